@@ -1,12 +1,15 @@
 """New weights for vLLM in a process beside the trainer: written in place, and by its loader, beside a copy on the GPU.
 
     python -m benchmarks.gpu.engine_loads                                    # on a GPU, 1.26B and 3.17B in bfloat16
-    python -m benchmarks.gpu.engine_loads --hidden 64 --layers 2 --vocabulary 200 --dtype float32   # anywhere
+    python -m benchmarks.gpu.engine_loads --hidden 64 --layers 24 --vocabulary 200 --dtype float32   # anywhere
 
 The trainer is one rank, whose weights are whole. A load is a call of the role's engine without prompts after an update,
 so it is everything between the update and the first prompt but for sleep, which has rows of its own. The copy is of one
 tensor of as many bytes to another one, in the trainer's process. Digests of every weight in vLLM's memory are compared
 with the trainer's, and greedy tokens after both ways with each other.
+
+On a CPU, vLLM has none of its kernels, which read copies of weights, and weights are lent in shared memory. What counts
+there is the CPU time of both processes.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Final
 
 import torch
@@ -26,6 +29,7 @@ from benchmarks.training.models import llama
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl.engines import handle as handles
+from hfdsl.rl.engines import process as processes
 from hfdsl.rl.engines.handle import EngineHandle, Sampled
 from hfdsl.rl.engines.interface import EngineStart
 from hfdsl.rl.engines.vllm_engine import VllmEngine
@@ -34,6 +38,7 @@ from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.policies import policy, sampling
 from hfdsl.rl.models.sharding import full_weights
 from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
+from tests.rl.engines.unpacked import UnpackedEngine
 
 MODELS: Final = ((2048, 24), (3072, 28))
 """The widths and layers of 1.26B and of 3.17B parameters."""
@@ -54,8 +59,16 @@ class TwoWays(VllmEngine):
 
     def digests(self) -> dict[str, int]:
         """A digest of every weight in the memory of vLLM's model."""
-        places = {} if self.direct_writer is None else self.direct_writer.places
-        return digests((name, place.target) for name, place in places.items())
+        assert self.direct_writer is not None
+        return digests((name, place.target) for name, place in self.direct_writer.places.items())
+
+    def cpu_seconds(self) -> float:
+        """The CPU time of this process so far."""
+        return time.process_time()
+
+
+class TwoWaysOnCpu(UnpackedEngine, TwoWays):
+    """The same without the kernels of a CPU."""
 
 
 @torch.no_grad()
@@ -159,7 +172,7 @@ def measure(hidden: int, layers: int, vocabulary: int, dtype: Any, times: int) -
         trainer.reload(on=on)
         times_taken = loads(trainer, times + 1)
         row(way, times_taken, size, copied, trainer.agrees())
-        parts(trainer)
+        parts(trainer, 20 if on else 400)
     for way, on in (("reload_weights", True), ("in place", False)):
         trainer.reload(on=on)
         trainer.engine.process.versions = {}
@@ -183,14 +196,35 @@ def device_copy(size: int) -> float:
     return seconds(lambda: target.copy_(source), 20)
 
 
-def parts(trainer: Trainer) -> None:
+def parts(trainer: Trainer, times: int) -> None:
     """What a load consists of, on the host of the trainer."""
     spans: Mapping[str, float] = {
         "versions": span(trainer.weights.versions),
         "listed": span(lambda: dict(trainer.weights.versions()[0].weights())),
         "empty call": span(trainer.load),
     }
+    ours, theirs = cpu_seconds(trainer, times)
+    spans = {**spans, "CPU time of a load": ours, "of the engine's process": theirs}
     print("  " + ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in spans.items()), flush=True)
+
+
+def cpu_seconds(trainer: Trainer, times: int) -> tuple[float, float]:
+    """The CPU times of a load after an update: the trainer's process, and the engine's less that of a call.
+
+    Each is the first decile of some loads: whatever else runs on the machine only adds to them.
+    """
+    ours, theirs, of_calls = list[float](), list[float](), list[float]()
+    measured = partial(trainer.engine.process._call, "cpu_seconds")
+    for _ in range(times):
+        trainer.update()
+        before, between, start = measured(), measured(), time.process_time()
+        trainer.load()
+        wait()
+        ours.append(time.process_time() - start)
+        theirs.append(measured() - between)
+        of_calls.append(between - before)
+    ours_least, theirs_least, call_least = (quantiles(column, n=10)[0] for column in (ours, theirs, of_calls))
+    return ours_least, theirs_least - call_least
 
 
 def span(call: Callable[[], object]) -> float:
@@ -217,7 +251,11 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--times", type=int, default=10)
     args = parser.parse_args()
-    handles.ENGINES["vllm"] = f"benchmarks.gpu.engine_loads:{TwoWays.__name__}"
+    engine = TwoWays if GPUS else TwoWaysOnCpu
+    handles.ENGINES["vllm"] = f"benchmarks.gpu.engine_loads:{engine.__name__}"
+    if not GPUS:
+        torch.set_num_threads(1)  # both processes count what their threads do
+        processes.LENT_FROM = frozenset({"cpu"})  # type: ignore[misc]
     if GPUS:
         print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     for hidden, layers in ((args.hidden, args.layers),) if args.hidden else MODELS:
