@@ -48,14 +48,13 @@ class Decision:
 
 def dispatch_decision(before: QueueState, after: QueueState) -> Decision:
     """The dispatch between two states."""
-    numbers = tuple(range(before.dispatched, after.dispatched))
-    prompts = tuple([after.groups[number].prompt for number in numbers])
-    return Decision("dispatch", after.spec.name, before.version, numbers, prompts)
+    groups = [after.groups[number] for number in range(before.dispatched, after.dispatched)]
+    return Decision("dispatch", after.spec.name, before.version, _numbers(groups), tuple(g.prompt for g in groups))
 
 
-def drop_decision(after: QueueState) -> Decision:
-    """The decision to drop groups, which led to this state."""
-    return Decision("drop", after.spec.name, after.version, _numbers(after.dropped))
+def drop_decisions(after: QueueState) -> list[Decision]:
+    """The decision to drop groups."""
+    return [Decision("drop", after.spec.name, after.version, _numbers(after.dropped))] if after.dropped else []
 
 
 def take_decision(batch: QueueBatch) -> Decision:
@@ -103,7 +102,7 @@ def check_one_after_another(loads: Loads) -> None:
 
 
 def _numbers(groups: Iterable[QueuedGroup]) -> tuple[int, ...]:
-    return tuple([group.number for group in groups])  # without a generator: this runs for every batch
+    return tuple(group.number for group in groups)
 
 
 def to_lines(decisions: Iterable[Decision]) -> str:

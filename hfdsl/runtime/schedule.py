@@ -63,7 +63,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat, takewhile
+from itertools import islice, repeat, takewhile
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -190,8 +190,8 @@ class QueueState:
             number: QueuedGroup(number, prompt, self.version, of=group)
             for number, prompt, group in zip(numbers, prompts, of or repeat(None, len(prompts)), strict=True)
         }
-        again = self.sent_again(prompts).again
-        return self._next({**self.groups, **groups}, dispatched=numbers.stop, again=again)
+        sent = self.sent_again(prompts)
+        return replace(sent, dispatched=numbers.stop, groups=MappingProxyType({**self.groups, **groups}), dropped=())
 
     def sent_again(self, prompts: Sequence[int]) -> QueueState:
         """Mark prompts as dispatched, so that they are not dispatched again."""
@@ -200,7 +200,7 @@ class QueueState:
 
     def advance(self) -> QueueState:
         """Count an update on batches of other queues."""
-        return self._next(version=self.version + 1)
+        return replace(self, version=self.version + 1, dropped=())
 
     def finish(self, numbers: Iterable[int]) -> QueueState:
         """Mark the rows of these groups as complete."""
@@ -214,31 +214,32 @@ class QueueState:
         """Mark groups as lost: a filter keeps none of their rows, or they failed."""
         if self.spec.late == "wait":
             return self._with_status(numbers, "lost")
-        return self._next(_without(self.groups, numbers))
+        return self._without(numbers)
 
     def drop_late(self) -> QueueState:
         """The state without late groups that are ready, unless they are masked or waited for."""
         late = tuple(group for group in takewhile(self._is_late, self.groups.values()) if group.status == "ready")
         if not late or self.spec.late in ("wait", "mask"):
-            return self._next() if self.dropped else self
+            return replace(self, dropped=()) if self.dropped else self
         again = (*self.again, *(group.prompt for group in late)) if self.spec.late == "refill" else ()
-        remaining = _without(self.groups, (group.number for group in late))
-        return self._next(remaining, dropped=late, again=again)
+        return replace(self._without(group.number for group in late), dropped=late, again=again)
 
     def take(self) -> tuple[QueueState, QueueBatch | None]:
         """The state after taking the next batch, and the batch; None if it is not complete.
 
         Late groups that are ready are dropped in either case (``drop_late``).
         """
-        state, spec = self.drop_late(), self.spec
-        passed = state._passed_groups() if spec.late == "wait" else state.groups.values()
-        groups = [group for group in passed if group.status == "ready"][: spec.batch]
-        if len(groups) < spec.batch:
+        state = self.drop_late()
+        passed = state._passed_groups() if self.spec.late == "wait" else list(state.groups.values())
+        groups = tuple(islice((group for group in passed if group.status == "ready"), self.spec.batch))
+        if len(groups) < self.spec.batch:
             return state, None
-        masked = frozenset(group.number for group in groups if spec.late == "mask" and self._is_late(group))
-        batch = QueueBatch(spec.name, self.version, tuple(groups), masked)
-        remaining = _without(state.groups, [group.number for group in (passed if spec.late == "wait" else groups)])
-        return state._next(remaining, version=self.version + spec.trains, dropped=state.dropped), batch
+        masked = frozenset(group.number for group in groups if self.spec.late == "mask" and self._is_late(group))
+        remaining = state._without(group.number for group in (passed if self.spec.late == "wait" else groups))
+        version = self.version + self.spec.trains
+        return replace(remaining, version=version, dropped=state.dropped), QueueBatch(
+            self.spec.name, self.version, groups, masked
+        )
 
     def _is_late(self, group: QueuedGroup) -> bool:
         return self.version - group.version > self.spec.lag
@@ -255,28 +256,9 @@ class QueueState:
 
     def _with_status(self, numbers: Iterable[int], status: GroupStatus) -> QueueState:
         changed = {number: self.groups[number].with_status(status) for number in numbers}
-        return self._next({**self.groups, **changed})
+        return replace(self, groups=MappingProxyType({**self.groups, **changed}), dropped=())
 
-    def _next(
-        self,
-        groups: dict[int, QueuedGroup] | None = None,
-        *,
-        version: int | None = None,
-        dispatched: int | None = None,
-        dropped: tuple[QueuedGroup, ...] = (),
-        again: tuple[int, ...] | None = None,
-    ) -> QueueState:
-        """The state after an event; what is not given remains. ``dataclasses.replace`` takes several times as long."""
-        return QueueState(
-            self.spec,
-            self.version if version is None else version,
-            self.dispatched if dispatched is None else dispatched,
-            self.groups if groups is None else MappingProxyType(groups),
-            dropped,
-            self.again if again is None else again,
-        )
-
-
-def _without(groups: Mapping[int, QueuedGroup], numbers: Iterable[int]) -> dict[int, QueuedGroup]:
-    gone = set(numbers)
-    return {number: group for number, group in groups.items() if number not in gone}
+    def _without(self, numbers: Iterable[int]) -> QueueState:
+        gone = set(numbers)
+        remaining = {number: group for number, group in self.groups.items() if number not in gone}
+        return replace(self, groups=MappingProxyType(remaining), dropped=())

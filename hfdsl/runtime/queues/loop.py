@@ -33,7 +33,7 @@ from itertools import islice
 from typing import Protocol, TypeAlias
 
 from hfdsl.errors import HfError
-from hfdsl.runtime.decisions import Decision, dispatch_decision, drop_decision, lose_decision, take_decision
+from hfdsl.runtime.decisions import Decision, dispatch_decision, drop_decisions, lose_decision, take_decision
 from hfdsl.runtime.queues.links import TRAINER, QueueLinks
 from hfdsl.runtime.schedule import QueueBatch, QueueState
 
@@ -116,15 +116,15 @@ class QueueLoop:
         """
         readers = {stage: PromptReader(own) for stage, own in prompts.items()}
         while True:
-            decisions = self._begin(world, readers)
-            if not decisions:
-                groups = world.ended()
-                if groups is None:
-                    if any(reader.exhausted for reader in readers.values()) or (log is not None and not log):
-                        return
-                    raise stalled(self.queues)
-                decisions = self._end(groups, lost, starves=log is None)
-            yield decisions
+            if decisions := self._begin(world, readers):
+                yield decisions
+                continue
+            groups = world.ended()
+            if groups is None:
+                if any(reader.exhausted for reader in readers.values()) or (log is not None and not log):
+                    return
+                raise stalled(self.queues)
+            yield self._end(groups, lost, starves=log is None)
 
     def has_places(self, stage: int) -> bool:
         """Whether the queues that a stage feeds have places for another dispatch."""
@@ -187,26 +187,28 @@ class QueueLoop:
 
     def _take(self, stage: int) -> tuple[list[Decision], list[tuple[int, QueueState, QueueBatch]]]:
         """Drop late groups from a stage's queues; also return each queue after a batch was taken, if all have one."""
-        decisions, batches = list[Decision](), list[tuple[int, QueueState, QueueBatch]]()
-        queues = self.links.read_by(stage)
+        decisions, batches, queues = (
+            list[Decision](),
+            list[tuple[int, QueueState, QueueBatch]](),
+            self.links.read_by(stage),
+        )
         for index in queues:
+            self.queues[index] = self.queues[index].drop_late()
+            decisions += drop_decisions(self.queues[index])
             after, batch = self.queues[index].take()
-            if after.dropped:
-                self.queues[index] = self.queues[index].drop_late()
-                decisions.append(drop_decision(after))
-            if batch is not None:
-                batches.append((index, after, batch))
+            batches += [(index, after, batch)] if batch is not None else []
         return decisions, batches if len(batches) == len(queues) else []
 
     def _end(self, groups: Sequence[QueuedId], lost: Callable[[QueuedId], bool], *, starves: bool) -> list[Decision]:
         """Record ended groups, some of them lost to a filter; a run that repeats a log shows others only later."""
-        decisions, by_queue = list[Decision](), dict[int, list[int]]()
+        by_queue: dict[int, list[int]] = {}
         for index, number in groups:
             by_queue.setdefault(index, []).append(number)
+        decisions = list[Decision]()
         for index, numbers in sorted(by_queue.items()):
             gone = [number for number in numbers if lost((index, number))]
+            self.queues[index] = self.queues[index].finish(number for number in numbers if number not in gone)
             if len(gone) < len(numbers):
-                self.queues[index] = self.queues[index].finish(set(numbers).difference(gone))
                 self._losses_in_a_row[index] = 0
             if gone:
                 decisions.append(self._lose(index, gone, starves=starves, all_of_them=len(gone) == len(numbers)))
