@@ -99,7 +99,15 @@ def kl_penalized_rewards(
 def kl_penalized_costs(
     rollout: Rollout, reference: ReferenceLogProbs, costs: Costs, *, kl: Coefficient = 0.05
 ) -> Rewards:
-    """The cost at the last token, and ``kl`` times the KL to the reference at every token."""
+    """The cost at the last token, plus ``kl`` times the KL to the reference at every token.
+
+    >>> import torch
+    >>> mask, ids = torch.tensor([[True, True, False]]), torch.zeros(1, 5, dtype=torch.int64)
+    >>> rollout = Rollout(ids=ids, mask=ids == 0, response_mask=mask, log_probs=torch.tensor([[-1.0, -2.0, 0.0]]))
+    >>> reference = ReferenceLogProbs(ref_log_probs=torch.tensor([[-2.0, -2.0, 0.0]]))
+    >>> kl_penalized_costs(rollout, reference, Costs(cost=torch.tensor([3.0])), kl=0.5).rewards.tensor.tolist()
+    [[0.5, 3.0, 0.0]]
+    """
     from hfdsl.rl.rewards import kl_penalized, token_rewards
 
     mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, reference.ref_log_probs.tensor
@@ -163,7 +171,15 @@ def whitened_advantages(
 def safe_advantages(
     gains: AdvantagesAndReturns, harms: AdvantagesAndReturns, multiplier: float
 ) -> AdvantagesAndReturns:
-    """The advantages of reward less those of cost, and the returns of reward."""
+    """The advantages of reward less ``multiplier`` times those of cost, over 1 + ``multiplier``; the returns of reward.
+
+    >>> import torch
+    >>> gains = AdvantagesAndReturns(advantage=torch.tensor([[1.0]]), returns=torch.tensor([[2.0]]))
+    >>> harms = AdvantagesAndReturns(advantage=torch.tensor([[-0.5]]), returns=torch.tensor([[7.0]]))
+    >>> safe = safe_advantages(gains, harms, multiplier=1.0)
+    >>> safe.advantage.tensor.item(), safe.returns.tensor.item()
+    (0.75, 2.0)
+    """
     from hfdsl.rl import lagrangian
 
     advantage = lagrangian.safe_advantages(gains.advantage.tensor, harms.advantage.tensor, multiplier)

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+import hfdsl as hf
+from hfdsl.rl.batches import ActorMetrics, Experience
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.gspo import gspo
 from hfdsl.rl.dataflows.remax import remax
 from hfdsl.rl.losses import Clip, Reinforce, SequenceClip
 from hfdsl.rl.losses.policy import PolicyTerms
+from hfdsl.rl.workers import Actor
 from tests.check.test_ready_roles import check, places
 
 
@@ -61,3 +64,17 @@ class Weighted(Clip):
 )
 def test_numbers_that_are_meant(loss: Clip) -> None:
     assert check(grpo.given(loss=loss), places()).findings == ()
+
+
+def without_terms(*_: Any) -> Any:
+    """A function in the place of a loss."""
+    raise NotImplementedError
+
+
+@hf.dataflow
+def step(experience: Experience, actor: Actor) -> ActorMetrics:
+    return actor.update(experience, loss=without_terms)  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_function_in_the_place_of_a_loss_is_a_finding_and_no_crash() -> None:
+    assert [finding.code for finding in step.check().errors] == ["HF206"]

@@ -39,11 +39,16 @@ def terms_do_what_they_say(context: Context) -> Iterator[Finding]:
                 )
 
 
+def _is_ready_made(loss: object) -> bool:
+    """Whether a loss is computed by hfdsl's code; a function, whose ``__call__`` is of no module, is not."""
+    module = getattr(type(loss).__call__, "__module__", None) if callable(loss) else None
+    return module is not None and module.startswith("hfdsl.")
+
+
 def _doubts(loss: object) -> Iterator[tuple[str, str, str]]:
     """The numbers of a loss that are hardly meant, what they do, and what may be meant."""
     kl, entropy, low, high = (getattr(loss, name, None) for name in ("kl", "entropy", "low", "high"))
-    is_ready_made = callable(loss) and type(loss).__call__.__module__.startswith("hfdsl.")
-    if is_ready_made and isinstance(kl, (int, float)) and kl and getattr(loss, "estimator", None) == "k1":
+    if _is_ready_made(loss) and isinstance(kl, (int, float)) and kl and getattr(loss, "estimator", None) == "k1":
         yield (
             f"kl = {kl:g} and estimator = 'k1'",
             "as a term of a loss, k1 has a gradient of 0 on average, so that nothing holds the policy to its reference",
