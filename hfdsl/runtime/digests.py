@@ -37,10 +37,10 @@ import torch
 
 from hfdsl.protocols.boxes import Box
 from hfdsl.runtime.weights.digest_factors import MODULUS, Words, factors, factors_on
-from hfdsl.runtime.weights.digest_readings import ReadGroup, Reading
+from hfdsl.runtime.weights.digest_readings import DigestReading, ReadGroup
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.weights.fused_digests import FusedSums, Launch
+    from hfdsl.runtime.weights.fused_digests import FusedSums, KernelLaunch
 
 WORD_BYTES: Final = 8
 
@@ -151,7 +151,7 @@ class DigestValues(NamedTuple):
 
     @classmethod
     def of(cls, digests: Digests) -> DigestValues:
-        """The same of single digests."""
+        """The table and the values of single digests."""
         parts = tuple([(digest.name, digest.box, digest.dtype) for digest in digests])
         return cls(parts, [digest.value for digest in digests])
 
@@ -195,7 +195,7 @@ class DigestLayouts:
 
     def __init__(self) -> None:
         self._parts: dict[str, _PartLayout] = {}
-        self.reading: Reading | None = None
+        self.reading: DigestReading | None = None
 
     def of(self, name: str, piece: HeldPart, dtype: str | None) -> _PartLayout:
         """The layout of a part, after a cast to a dtype."""
@@ -325,7 +325,7 @@ class DeviceSums:
             sums.append(rows.sum(others) if others else rows)
         self._alike.setdefault((words.device, starts, words.shape), {})[index] = sums
 
-    def launch(self, first: int = 0, *, beside: bool = False) -> Sequence[Launch]:
+    def launch(self, first: int = 0, *, beside: bool = False) -> Sequence[KernelLaunch]:
         """Do nothing, since ``add`` has launched the kernels."""
         return ()
 

@@ -26,7 +26,7 @@ from hfdsl.errors import SyncError
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
 from hfdsl.runtime.digests import BegunDigests, ComputedPart, DeviceSums, DigestLayouts, Digests, HeldPart
 from hfdsl.runtime.weights import arriving_digests, digest_stream
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, Group
+from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 from tests.runtime import resharding_programs as p
 from tests.runtime.test_exchange import launched
@@ -91,7 +91,7 @@ class Held:
 
     def read(self, layouts: DigestLayouts) -> Digests:
         begun = DigestsBeside(self.dtypes, layouts)
-        begun.read(self.pieces, (self.places,), lambda: [Group(0, self.parts(), beside=False)], [None])
+        begun.read(self.pieces, (self.places,), lambda: [GroupToRead(0, self.parts(), beside=False)], [None])
         return begun.values().digests()
 
 

@@ -66,7 +66,7 @@ class WeightPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class WeightCopies:
     """The copies that write a batch of weights: the names, and the targets and sources of each layout."""
 
     names: tuple[str, ...]
@@ -86,7 +86,7 @@ class PlaceWriter:
 
     def __init__(self, places: Mapping[str, WeightPlace]) -> None:
         self.places = places
-        self._lent_copies: WeakKeyDictionary[Lent, Copies] = WeakKeyDictionary()
+        self._lent_copies: WeakKeyDictionary[Lent, WeightCopies] = WeakKeyDictionary()
 
     @torch.no_grad()
     def write(self, batches: Iterable[Weights]) -> None:
@@ -101,7 +101,7 @@ class PlaceWriter:
         if missing:
             raise ValueError(f"no weight {min(missing)!r} was given")
 
-    def _copies(self, batch: Weights) -> Copies:
+    def _copies(self, batch: Weights) -> WeightCopies:
         if not isinstance(batch, Lent):
             return copies_of(list(batch), self.places)
         copies = self._lent_copies.get(batch)
@@ -110,7 +110,7 @@ class PlaceWriter:
         return copies
 
 
-def copies_of(batch: Sequence[tuple[str, torch.Tensor]], places: Mapping[str, WeightPlace]) -> Copies:
+def copies_of(batch: Sequence[tuple[str, torch.Tensor]], places: Mapping[str, WeightPlace]) -> WeightCopies:
     """The copies of some weights to their places."""
     pairs = [(place.target, place.source(weight)) for name, weight in batch for place in [places[name]]]
     groups = []
@@ -118,7 +118,7 @@ def copies_of(batch: Sequence[tuple[str, torch.Tensor]], places: Mapping[str, We
     for alike in (True, False):
         chosen = [pair for pair in pairs if pair[1].is_contiguous() == alike]
         groups.append(([target for target, _ in chosen], [source for _, source in chosen]))
-    return Copies(tuple(name for name, _ in batch), tuple(groups))
+    return WeightCopies(tuple(name for name, _ in batch), tuple(groups))
 
 
 def places(

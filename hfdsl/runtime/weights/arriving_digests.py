@@ -31,7 +31,7 @@ from typing import Any, Final
 import torch
 
 from hfdsl.runtime.digests import DigestLayouts, DigestValues, HeldPart, pieces_of
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, Group, Moment, moment
+from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, Moment, moment
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 
 READS: Final = 8
@@ -73,7 +73,7 @@ class ArrivingDigests:
         self._begun.read(pieces, given, groups, self._moments)
         self._writes = _writes(pieces.values())
 
-    def _groups(self, pieces: Mapping[str, HeldPart], places: HeldBoxes, rank: int) -> Iterator[Group]:
+    def _groups(self, pieces: Mapping[str, HeldPart], places: HeldBoxes, rank: int) -> Iterator[GroupToRead]:
         """The parts to read after each moment."""
         last = dict.fromkeys(pieces, 0)
         for names, number in self._written:
@@ -84,7 +84,7 @@ class ArrivingDigests:
         for name, part in located_pieces(pieces, places, rank):
             groups.setdefault(last[name], []).append((name, part))
         for number in sorted(groups):
-            yield Group(number, groups[number], beside=number < max(groups))
+            yield GroupToRead(number, groups[number], beside=number < max(groups))
 
     def values(self) -> DigestValues | None:
         """The digests, once the device has finished; None if the role now keeps other weights."""

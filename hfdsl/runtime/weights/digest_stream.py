@@ -20,7 +20,7 @@ their memory to the current stream while this one still reads it, and needs no `
 allocates comes from its own pool. On a CPU there is no stream, and parts are read as they are added.
 
 What the next sync keeps. A model has hundreds of weights, and to lay out their groups and tables takes a host longer
-than a short exchange takes its link. So a ``Reading`` keeps the launches, which read addresses, and all that they
+than a short exchange takes its link. So a ``DigestReading`` keeps the launches, which read addresses, and all that they
 follow from: the name, offset, address, dtype, shape, strides and device of every piece, the dtypes to read them in, and
 which moment follows which writes. Every sync takes these from the tensors as they are then, and compares. Where all are
 equal, the launches would be, too; where one is not, all is laid out again. A launch keeps no memory of a role, so an
@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 
 from hfdsl.runtime.digests import BegunDigests, ComputedPart, DigestLayouts, DigestValues, HeldPart
-from hfdsl.runtime.weights.digest_readings import ReadGroup, Reading
+from hfdsl.runtime.weights.digest_readings import DigestReading, ReadGroup
 
 Moment: TypeAlias = "torch.cuda.Event | None"
 """A point in the current stream of a GPU; None on a CPU, where all earlier work has finished."""
@@ -59,7 +59,7 @@ def _stream(device: int) -> Any:
     return torch.cuda.Stream(device)
 
 
-class Group(NamedTuple):
+class GroupToRead(NamedTuple):
     """Parts to read after the moment with a number, slowly ``beside`` an exchange."""
 
     after: int
@@ -93,7 +93,7 @@ class DigestsBeside:
         self,
         pieces: Mapping[str, HeldPart],
         given: tuple[Any, ...],
-        groups: Callable[[], Iterable[Group]],
+        groups: Callable[[], Iterable[GroupToRead]],
         moments: Sequence[Moment],
     ) -> None:
         """Read all pieces, in ``groups`` of their parts, each after one of the ``moments``.
@@ -113,7 +113,7 @@ class DigestsBeside:
                 read.append((after, self._begun.add(parts, beside=beside), beside))
         in_place = [(after, group, beside) for after, group, beside in read if group is not None]
         if len(in_place) == len(read):
-            self._layouts.reading = Reading((given, self._dtypes, _memory(pieces)), in_place)
+            self._layouts.reading = DigestReading((given, self._dtypes, _memory(pieces)), in_place)
 
     def _once(self, after: Moment) -> AbstractContextManager[Any]:
         """The context of work on the stream, which first waits for a moment."""

@@ -107,26 +107,28 @@ class FusedSums:
     def __init__(self) -> None:
         self._alike: dict[tuple[torch.device, tuple[int, int]], list[_Part]] = {}
         self._memory: list[torch.Tensor] = []
-        self._launched: list[tuple[Launch, int, torch.Tensor]] = []  # each with its first index, and digests i64[parts]
+        self._launched: list[
+            tuple[KernelLaunch, int, torch.Tensor]
+        ] = []  # each with its first index, and digests i64[parts]
 
     def add(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
         """Add the bits of a contiguous part by words, i64[shape], whose indices begin at ``starts``."""
         self._alike.setdefault((part.device, _tile(shape[-1])), []).append(_Part(index, part, tuple(shape), starts))
         self._memory.append(part)
 
-    def launch(self, first: int = 0, *, beside: bool = False) -> Sequence[Launch]:
+    def launch(self, first: int = 0, *, beside: bool = False) -> Sequence[KernelLaunch]:
         """Launch the kernel for all added parts, which stay until ``digests``: the stream reads them later.
 
         ``beside`` an exchange of weights it has few programs. Returns what ``launch_again`` needs, where indices count
         from a ``first``.
         """
         alike, self._alike = self._alike, {}
-        launches = [Launch.of(*shared, parts, first) for shared, parts in alike.items()]
+        launches = [KernelLaunch.of(*shared, parts, first) for shared, parts in alike.items()]
         self.launch_again(launches, first, beside=beside)
         return launches
 
-    def launch_again(self, launches: Sequence[Launch], first: int, *, beside: bool) -> None:
-        """Launch the kernel for parts that are where they were; whoever calls this keeps their memory."""
+    def launch_again(self, launches: Sequence[KernelLaunch], first: int, *, beside: bool) -> None:
+        """Launch the kernel for parts that are where they were, and whose memory the caller keeps."""
         self._launched += [(launch, first, launch.begin(beside=beside)) for launch in launches]
 
     def digests(self) -> dict[int, int]:
@@ -146,7 +148,7 @@ class FusedSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """The kernel's inputs for parts with tiles of one shape: their indices and addresses, without their memory."""
 
     device: torch.device
@@ -159,7 +161,7 @@ class Launch:
     factors: Sequence[torch.Tensor]
 
     @classmethod
-    def of(cls, device: torch.device, tile: tuple[int, int], parts: Sequence[_Part], first: int) -> Launch:
+    def of(cls, device: torch.device, tile: tuple[int, int], parts: Sequence[_Part], first: int) -> KernelLaunch:
         """The launch for parts, whose indices count from a ``first``."""
         block_rows, block_columns = tile
         fields, tiles, factors = list[tuple[int, ...]](), 0, list[torch.Tensor]()

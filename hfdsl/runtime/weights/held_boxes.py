@@ -28,7 +28,7 @@ class HeldBoxes:
 
     @classmethod
     def exported(cls, sync: ScheduledSync) -> HeldBoxes:
-        """Those on the exporting ranks."""
+        """The boxes on the exporting ranks."""
         schedule = sync.schedule
         return cls(
             sync.source_layout, schedule.source_mesh, schedule.parameters, partial(_rank_places, sync, "exports")
@@ -36,7 +36,7 @@ class HeldBoxes:
 
     @classmethod
     def loaded(cls, sync: ScheduledSync) -> HeldBoxes:
-        """Those on the loading ranks."""
+        """The boxes on the loading ranks."""
         schedule = sync.schedule
         return cls(sync.target_layout, schedule.target_mesh, schedule.parameters, partial(_rank_places, sync, "loads"))
 

@@ -103,14 +103,14 @@ class RankDigests:
         return self.reported()
 
     def _take(self, leaving: _Leaving, *, reported: bool, beside: bool) -> None:
-        from hfdsl.runtime.weights.digest_stream import DigestsBeside, Group
+        from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead
 
         pieces, places, rank = leaving.pieces, leaving.places, leaving.rank
         begun = DigestsBeside(self._wanted.get(leaving.sync), self._kept_layouts(leaving.sync, exported=True))
         begun.read(
             pieces,
             (places, rank, beside),
-            lambda: [Group(0, list(located_pieces(pieces, places, rank)), beside)],
+            lambda: [GroupToRead(0, list(located_pieces(pieces, places, rank)), beside)],
             [leaving.moment],
         )
         digests = self._taken[leaving.sync] = begun.values()
