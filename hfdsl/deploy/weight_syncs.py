@@ -44,8 +44,24 @@ class SyncSide:
         names = ("__init__", self.method)
         return next((name for name in names if overrides(self.placement.role, name, "state_parameters")), None)
 
+    @cached_property
+    def has_other_arguments(self) -> bool:
+        """Whether a base class declares the layout by a function of other arguments than those of the constructor."""
+        declared, place = self.effect.layout, self.placement
+        if declared is None or isinstance(declared, Layout):
+            return False
+        if not overrides(place.role, "__init__", stated_by=self.method):
+            return False
+        try:
+            declared(place.mesh, *place.args, **place.kwargs)
+        except Exception:  # noqa: BLE001  # whatever the function does with arguments that it was not written for
+            return True
+        return False
+
     def layout(self) -> Layout | None:
         """The layout of the ranks: as declared, else whole parameters; None if the role's function returns None.
+
+        Also None where the function takes the arguments of another constructor.
 
         Raises:
             DefinitionError: HF739 if the role's function returns something else.
@@ -56,12 +72,9 @@ class SyncSide:
             return Replicas()
         if isinstance(declared, Layout):
             return declared
-        try:
-            layout = declared(place.mesh, *place.args, **place.kwargs)
-        except Exception:
-            if overrides(place.role, "__init__", stated_by=self.method):
-                return None  # it takes the arguments of another constructor
-            raise
+        if self.has_other_arguments:
+            return None
+        layout = declared(place.mesh, *place.args, **place.kwargs)
         if layout is None or isinstance(layout, Layout):
             return layout
         raise DefinitionError("HF739", f"the layout of '{self.node.label}' is a Layout or None, got {layout!r}")

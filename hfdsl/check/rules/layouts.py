@@ -27,18 +27,14 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.slices import narrower
+from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_patterns, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
 from hfdsl.protocols.layouts import (
-    ByName,
-    Composed,
-    Generation,
     Layout,
     Parameter,
-    Replicas,
     Slices,
     StandardLayout,
-    Tied,
     holdings,
 )
 from hfdsl.protocols.mesh import Mesh
@@ -47,9 +43,6 @@ from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.protocols.tilings import tiles
 from hfdsl.types.batches import nearest
 from hfdsl.types.numbers import divisors
-
-MOST_NAMES = 3
-"""How many parameters a message names."""
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that a sync converts to each other."""
@@ -65,94 +58,9 @@ def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
                 yield layout
             elif layout is not None:
                 layouts[side.effect.kind] = layout
-        yield from _unused(sync, layouts)
+        yield from unused_layouts(sync, layouts)
         if len(layouts) == 2:
             yield from _sync(context, sync, layouts["exports"], layouts["loads"])
-
-
-def _unused(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding]:
-    """HF738: a layout of parameters that neither role states, so that nothing comes of it."""
-    sides = sync.source, sync.target
-    if any(hasattr(side.placement.role, "state_parameters") for side in sides):
-        yield from _unstated(sync)
-        return
-    for side in sides:
-        layout = layouts.get(side.effect.kind)
-        if side.effect.layout is not None and layout is not None and layout != Replicas():
-            yield Finding(
-                "HF738",
-                f"'{side.node.label}' declares a layout of '{sync.state}', but neither '{sync.source.role}' nor "
-                f"'{sync.target.role}' states the parameters of '{sync.state}': the check proves nothing, and each "
-                "loading rank gets what the method returns",
-                Label(side.node.op.signature.span, f"declares a layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
-                (Label(side.placement.span, f"'{side.role}' is placed here"),),
-                notes=(_stating(side),),
-            )
-            return
-
-
-def _unstated(sync: WeightSync) -> Iterator[Finding]:
-    """HF738: parameters that a base class states, and a role with another method of its own does not state again."""
-    sides = sync.source, sync.target
-    if not sync.declared or any(side.parameters for side in sides):
-        return
-    for side in sides:
-        method, role = side.overridden, side.placement.role
-        if method is None:
-            continue
-        base = next(base for base in role.__mro__ if "state_parameters" in vars(base))
-        again = f"state_parameters = staticmethod({base.__name__}.state_parameters)"
-        yield Finding(
-            "HF738",
-            f"'{side.role}' has its own {method}, below {base.__name__}, which states the parameters of "
-            f"'{sync.state}': they may be others, so the sync from '{sync.source.role}' to '{sync.target.role}' is not "
-            "proved, and whole weights travel at once",
-            Label(side.placement.span, f"{role.__name__} does not state its parameters"),
-            notes=(f"if they are the same, state them again in {role.__name__}: {again}",),
-        )
-        return
-
-
-def _patterns(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
-    """HF738: a pattern of a layout by name that no parameter has, so that the parameter meant by it is not cut."""
-    for side, layout in zip((sync.source, sync.target), layouts, strict=True):
-        names = [parameter.name for parameter in side.parameters or ()]
-        for pattern in _unmatched(layout, names) if names else ():
-            near = nearest(pattern, names)
-            yield Finding(
-                "HF738",
-                f"the layout of '{side.node.label}' has a part for {pattern!r}, but '{side.role}' states no parameter "
-                "of that name",
-                Label(side.node.op.signature.span, f"declares the layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
-                (Label(side.placement.span, f"'{side.role}' is placed here"),),
-                notes=(f"it states {near!r}" if near else f"it states {', '.join(map(repr, names[:MOST_NAMES]))}",),
-            )
-            return
-
-
-def _unmatched(layout: object, names: Sequence[str]) -> Iterator[str]:
-    """The plain names of layouts by name, here or in parts, that are not among these.
-
-    A pattern such as ``*.k_proj.weight`` may be meant for several models, of which one has no such parameter.
-    """
-    parts: tuple[StandardLayout, ...] = ()
-    match layout:
-        case ByName():
-            yield from (pattern for pattern in layout.layouts if pattern not in names and not set(pattern) & set("*?["))
-            parts = (*layout.layouts.values(), layout.otherwise)
-        case Composed():
-            parts = layout.layouts
-        case Tied() | Generation():
-            parts = (layout.layout,)
-    for part in parts:
-        yield from _unmatched(part, names)
-
-
-def _stating(side: SyncSide) -> str:
-    returned = f'{{"{side.effect.state}": [Parameter(name, shape), ...]}}'
-    role = side.placement.role.__name__
-    method = f"a static method state_parameters of {role}, which takes the constructor's arguments"
-    return f"state them with {method} and returns {returned}"
 
 
 def _layout(side: SyncSide) -> Layout | Finding | None:
@@ -178,7 +86,7 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
 
 def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
     pairs = list(sync.pairs(source, target))
-    yield from _patterns(sync, source, target)
+    yield from unmatched_patterns(sync, source, target)
     if (exported := sync.source.parameters) and (loaded := sync.target.parameters):
         yield from _names(sync, exported, loaded, pairs, source, target)
         unequal = [*_shapes(sync, pairs), *_dtypes(sync, pairs)]
