@@ -14,7 +14,7 @@ from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.recovery.ended_calls import Replies, ended_calls
+from hfdsl.runtime.recovery.ended_calls import Attempt, Replies, ended_calls
 from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, ranks_in_words
 from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.step import StepRun
@@ -97,17 +97,18 @@ class StepRunner:
         """Run the dataflow once on the current processes, except for ended calls that a loss has left."""
         self.recovered()
         step = self.new(inputs)
-        if self._cut_short is not None:
-            step.skip(self._ended_calls(self._cut_short))
+        attempt = None if self._cut_short is None else self._cut_short.attempt
+        if attempt is not None:
+            step.skip(Attempt(attempt.routes, self._ended_calls(attempt)))
         return self.run(step, inputs)
 
-    def _ended_calls(self, before: StepRun) -> Mapping[int, Replies]:
+    def _ended_calls(self, attempt: Attempt) -> Mapping[int, Replies]:
         """The calls of an interrupted attempt that need not run again; processes forget their other values."""
         recovery = self._processes.recovery
-        if recovery is None or not recovery.left or before.replies is None:
+        if recovery is None or not recovery.left:
             return {}
         groups = () if self._processes.verifying or self._processes.recording else recovery.left
-        ended, used = ended_calls(before.routes, before.replies, groups, recovery.backend.succeeded)
+        ended, used = ended_calls(attempt.routes, attempt.replies, groups, recovery.backend.succeeded)
         recovery.backend.forget(set(recovery.left) - used)
         return ended
 

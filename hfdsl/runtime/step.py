@@ -59,7 +59,7 @@ from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
 from hfdsl.runtime.rank.store import bytes_of
 from hfdsl.runtime.recovery.called_rows import CalledRows
-from hfdsl.runtime.recovery.ended_calls import Replies, kept_replies
+from hfdsl.runtime.recovery.ended_calls import Attempt, Replies, kept_replies
 from hfdsl.runtime.step_routing import Routing, StepRouting
 from hfdsl.runtime.submissions import submission_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
@@ -87,7 +87,7 @@ class StepRun:
         """The replies of each submitted segment, in order, if an attempt after a loss may use them."""
         self.prompts: Callable[[], Mapping[int, Sequence[int]]] = dict
         """By input, the prompts of its rows, if a stage orders them itself."""
-        self._ended: Mapping[int, Replies] = {}  # those of an attempt before
+        self._ended: Attempt | None = None  # the calls that ended in attempts before
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
         self._reads = DriverReads(plan, backend, self._handles)
@@ -124,9 +124,17 @@ class StepRun:
         value = self._result()
         return value, self._record(results)
 
-    def skip(self, ended: Mapping[int, Replies]) -> None:
+    def skip(self, ended: Attempt) -> None:
         """Before the step begins, skip segments that ended in an earlier attempt."""
         self._ended = ended
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """What an attempt after a loss may use of this one; None if it keeps no replies."""
+        if self.replies is None:
+            return None
+        attempt = Attempt(self.routes, self.replies)
+        return attempt if self._ended is None else attempt.with_unreached(self._ended)
 
     def begin(
         self, inputs: Mapping[int, Batch], queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None
@@ -333,7 +341,7 @@ class StepRun:
         arguments: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Sequence[Any]]:
         """Submit a segment; return the handles of each rank's payloads."""
-        replies = self._ended.get(segment.number)
+        replies = None if self._ended is None else self._ended.replies.get(segment.number)
         if self.replies is not None:
             self.replies[segment.number] = ()  # where the call below raises
         if replies is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
@@ -17,7 +17,7 @@ from hfdsl.errors import HfWarning
 from hfdsl.plan.optimize import Optimize
 from hfdsl.runtime.recovery.ended_calls import ended_calls
 from tests.nightly import examples
-from tests.plan.oracle import B, Program, R, programs
+from tests.plan.oracle import B, Place, Program, R, programs
 from tests.plan.test_run import agrees
 from tests.runtime.dying_programs import FOLDER
 from tests.runtime.loaded_programs import Actor, Engine, Rows
@@ -26,7 +26,20 @@ from tests.runtime.losing_backend import LateLossBackend, Losses
 many = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
+# The second loss comes before the call of `role0` that ended before the first one.
+LOST_TWICE = Program(
+    places=(
+        Place(mesh=hf.Mesh(dp=2, tp=2), pool=hf.ResourcePool([4], name="pool0"), colocate=False),
+        Place(mesh=hf.Mesh(pp=2, dp=2), pool=hf.ResourcePool([4], name="pool1"), colocate=False),
+    ),
+    rows=6,
+    everything=False,
+    steps=[("repeat", 0, 2), ("everywhere", 1, 0, 0), ("sieve", 2, 1, 1, None), ("even_padded", 0, 2), ("zero", 0, 3)],
+)
+
+
 @many
+@example(LOST_TWICE, {3: 1, 6: 1}, Optimize())
 @given(
     programs(),
     st.dictionaries(st.integers(0, 9), st.integers(0, 5), min_size=1, max_size=3),

@@ -17,11 +17,15 @@ from its own process what earlier calls of the group have left there, and drops 
 a group the calls that have ended must be the first ones, the same on all ranks; else the whole group begins the step
 again. Inputs from other groups have handles. Exported weights have none: they are too large to keep. If a later call
 reads them, the group that exported them begins the step again, and its own inputs are examined again.
+
+A second loss may interrupt a step before it comes to a call that had ended before the first one: its replies are kept
+for the next attempt, too (``Attempt.with_unreached``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hfdsl.plan.payloads import PayloadKey
@@ -39,6 +43,26 @@ def kept_replies(segment: Segment, replies: Replies) -> Replies:
     if all(effect.kind != "exports" for effect in effects):
         return replies
     return [(acknowledgment, [None] * len(handles)) for acknowledgment, handles in replies]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An interrupted attempt of a step: its routes, as far as known, and the replies of its segments, as submitted."""
+
+    routes: Routes
+    replies: Mapping[int, Replies]
+
+    def with_unreached(self, ended: Attempt) -> Attempt:
+        """This attempt, with the calls that had ended in an earlier one, and that this one has not come to.
+
+        The earlier one may know more of the routes. Both attempts have the same rows, so those hold for both.
+        """
+        unreached = {number: replies for number, replies in ended.replies.items() if number not in self.replies}
+        knows_all = self.replies.keys() <= {segment.number for segment in ended.routes.segments}
+        routes = ended.routes if unreached and knows_all else self.routes
+        numbers = {segment.number for segment in routes.segments}
+        known = {number: replies for number, replies in unreached.items() if number in numbers}
+        return Attempt(routes, {**self.replies, **known})
 
 
 def ended_calls(
