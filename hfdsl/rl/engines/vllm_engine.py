@@ -162,11 +162,13 @@ class VllmEngine:
 
     def _step(self) -> int:
         """Begin a decode step, and finish the one before or this one; return how many were finished."""
-        only_begins = self._steps_ahead is not None and not self._steps_ahead
+        ahead, finished = self._steps_ahead, 1
+        if ahead is not None:  # the oldest one is finished; it is empty where all rows were about to end
+            finished = 1 if ahead and ahead[-1][1].total_num_scheduled_tokens else 0
         for output in self.llm.llm_engine.step():
             if output.finished:
                 self.calls[self.call_of.pop(output.request_id)].ended.append(output)
-        return 0 if only_begins else 1
+        return finished
 
     def _ended(self) -> dict[int, list[Completion]]:
         return {call: begun.completions() for call, begun in self.calls.items() if begun.has_ended}
