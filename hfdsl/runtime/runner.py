@@ -14,7 +14,7 @@ from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.recovery.ended_calls import Attempt, Replies, ended_calls
+from hfdsl.runtime.recovery.ended_calls import StepAttempt, Replies, ended_calls
 from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, ranks_in_words
 from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.step import StepRun
@@ -99,10 +99,10 @@ class StepRunner:
         step = self.new(inputs)
         attempt = None if self._cut_short is None else self._cut_short.attempt
         if attempt is not None:
-            step.skip(Attempt(attempt.routes, self._ended_calls(attempt)))
+            step.skip(StepAttempt(attempt.routes, self._ended_calls(attempt)))
         return self.run(step, inputs)
 
-    def _ended_calls(self, attempt: Attempt) -> Mapping[int, Replies]:
+    def _ended_calls(self, attempt: StepAttempt) -> Mapping[int, Replies]:
         """The calls of an interrupted attempt that need not run again; processes forget their other values."""
         recovery = self._processes.recovery
         if recovery is None or not recovery.left:

@@ -59,7 +59,7 @@ from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
 from hfdsl.runtime.rank.store import bytes_of
 from hfdsl.runtime.recovery.called_rows import CalledRows
-from hfdsl.runtime.recovery.ended_calls import Attempt, Replies, kept_replies
+from hfdsl.runtime.recovery.ended_calls import StepAttempt, Replies, kept_replies
 from hfdsl.runtime.step_routing import Routing, StepRouting
 from hfdsl.runtime.submissions import submission_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
@@ -87,7 +87,7 @@ class StepRun:
         """The replies of each submitted segment, in order, if an attempt after a loss may use them."""
         self.prompts: Callable[[], Mapping[int, Sequence[int]]] = dict
         """By input, the prompts of its rows, if a stage orders them itself."""
-        self._ended: Attempt | None = None  # the calls that ended in attempts before
+        self._ended: StepAttempt | None = None  # the calls that ended in attempts before
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
         self._reads = DriverReads(plan, backend, self._handles)
@@ -124,16 +124,16 @@ class StepRun:
         value = self._result()
         return value, self._record(results)
 
-    def skip(self, ended: Attempt) -> None:
+    def skip(self, ended: StepAttempt) -> None:
         """Before the step begins, skip segments that ended in an earlier attempt."""
         self._ended = ended
 
     @property
-    def attempt(self) -> Attempt | None:
-        """What an attempt after a loss may use of this one; None if it keeps no replies."""
+    def attempt(self) -> StepAttempt | None:
+        """The part of this attempt that one after a loss may use; None if it keeps no replies."""
         if self.replies is None:
             return None
-        attempt = Attempt(self.routes, self.replies)
+        attempt = StepAttempt(self.routes, self.replies)
         return attempt if self._ended is None else attempt.with_unreached(self._ended)
 
     def begin(

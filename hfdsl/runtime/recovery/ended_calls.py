@@ -19,7 +19,7 @@ again. Inputs from other groups have handles. Exported weights have none: they a
 reads them, the group that exported them begins the step again, and its own inputs are examined again.
 
 A second loss may interrupt a step before it comes to a call that had ended before the first one: its replies are kept
-for the next attempt, too (``Attempt.with_unreached``).
+for the next attempt, too (``StepAttempt.with_unreached``).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def kept_replies(segment: Segment, replies: Replies) -> Replies:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class StepAttempt:
     """An interrupted attempt of a step: its routes, as far as known, and the replies of its segments, as submitted."""
 
     routes: Routes
     replies: Mapping[int, Replies]
 
-    def with_unreached(self, ended: Attempt) -> Attempt:
+    def with_unreached(self, ended: StepAttempt) -> StepAttempt:
         """This attempt, with the calls that had ended in an earlier one, and that this one has not come to.
 
         The earlier one may know more of the routes. Both attempts have the same rows, so those hold for both.
@@ -62,7 +62,7 @@ class Attempt:
         routes = ended.routes if unreached and knows_all else self.routes
         numbers = {segment.number for segment in routes.segments}
         known = {number: replies for number, replies in unreached.items() if number in numbers}
-        return Attempt(routes, {**self.replies, **known})
+        return StepAttempt(routes, {**self.replies, **known})
 
 
 def ended_calls(
