@@ -14,7 +14,7 @@ from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.recovery.ended_calls import StepAttempt, Replies, ended_calls
+from hfdsl.runtime.recovery.ended_calls import Replies, StepAttempt, ended_calls
 from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, ranks_in_words
 from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.step import StepRun

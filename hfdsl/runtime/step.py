@@ -59,7 +59,7 @@ from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
 from hfdsl.runtime.rank.store import bytes_of
 from hfdsl.runtime.recovery.called_rows import CalledRows
-from hfdsl.runtime.recovery.ended_calls import StepAttempt, Replies, kept_replies
+from hfdsl.runtime.recovery.ended_calls import Replies, StepAttempt, kept_replies
 from hfdsl.runtime.step_routing import Routing, StepRouting
 from hfdsl.runtime.submissions import submission_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
