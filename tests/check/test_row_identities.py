@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
@@ -222,7 +222,17 @@ many = settings(
 )
 
 
+FILLED_TWICE = """\
+    v1 = hf.fill(rows, 24)
+    v2 = hf.fill(v1, 48)
+    v3 = hf.fill(hf.filter(v2, choice(numbered(v2), number=7, group={group}).keep, group={group}), 48)
+    return [v1, v2, v3]
+"""
+
+
 @many
+@example(FILLED_TWICE.format(group=2))
+@example(FILLED_TWICE.format(group=4))
 @given(pipelines())
 def test_a_check_finds_the_rows_that_meet_in_a_run(body: str) -> None:
     program = load(body)

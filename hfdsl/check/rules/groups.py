@@ -143,7 +143,7 @@ def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
     times = [step.times for step in origin.steps if isinstance(step, RepeatStep)]
     if any(a is not None and a == b and (times or a[1] - a[0] == 1) for a, b in pairwise(intervals)):
         return prod(times)
-    for step in origin.steps:
+    for step in reversed(origin.steps):  # the first fill, which later ones only lengthen
         if isinstance(step, FillStep) and not origin.filters():
             before = case.number(step.before)
             return 1 if before and rows == group * before else 0
