@@ -196,8 +196,8 @@ class ProcessTime:
 
     The driver wakes up when something ends that a decision needs, and then sees everything else that has ended. While
     an update is in progress, nothing takes groups that only updates read. So of the stages that make such groups, the
-    driver waits at most for first calls, since a free process begins the next dispatch, and for no calls if there are
-    no places for another dispatch. It always waits for a stage whose calls are submitted once a filter has run.
+    driver waits at most for generating calls, since a free process begins the next dispatch, and for no calls if there
+    are no places for another dispatch. It always waits for a stage whose calls are submitted once a filter has run.
     """
 
     def __init__(self, backend: PollingBackend, stages: QueueStages) -> None:
