@@ -100,7 +100,7 @@ class EngineHandle:
     """The engine of a role, for a transformers configuration and weights of these shapes.
 
     ``ranks`` share the engine, and ``weight_peers`` gather its weights together. With ``lora``, the engine also has an
-    adapter, whose matrices have the shapes ``adapter_shapes``. With ``in_flight``, it takes weights between tokens.
+    adapter, whose matrices have the shapes ``adapter_shapes``.
 
     Raises:
         ResourceError: HF951 if no engine is installed, or it refuses the model; HF952 if its cache does not fit;
@@ -120,7 +120,6 @@ class EngineHandle:
         weight_peers: AxisGroup,
         lora: Lora | None = None,
         adapter_shapes: Shapes = MappingProxyType({}),
-        in_flight: bool = False,
     ) -> None:
         self.ranks, self.weight_peers, parts = ranks, weight_peers, ranks.size
         version = installed_version()
@@ -161,7 +160,6 @@ class EngineHandle:
             max_tokens=generation.max_tokens,
             end_tokens=tuple(end_tokens),
             adapter=None if lora is None else engine_adapter(lora, adapter_shapes),
-            in_flight=in_flight,
             shapes={name.removeprefix("model."): shape for name, shape in shapes.items()},
         )
         self.process = self._started()

@@ -97,9 +97,6 @@ class EngineStart:
     rendezvous: Rendezvous | None = None
     """The meeting point of an engine with several processes; None for a single process."""
 
-    in_flight: bool = False
-    """Whether weights are loaded between decode steps, which requires a ``SteppingEngine``."""
-
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The weights to expect: names in a saved model, and shapes."""
 

@@ -81,7 +81,7 @@ class VersionedCopy(PolicyCopy, Protocol):
 def copy_in_flight(config: SamplerConfig, worker: Worker) -> VersionedCopy:
     """The copy of a sampler that takes weights between tokens."""
     if config.generation.engine == "vllm":
-        return EngineCopy(config, engine_ranks(worker, config.generation.engine_tp), in_flight=True)
+        return EngineCopy(config, engine_ranks(worker, config.generation.engine_tp))
     return ModelCopy(config, worker.axis("gen_tp"))
 
 
@@ -239,7 +239,7 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
 class EngineCopy:
     """An engine with a copy of its weights in host memory, for checkpoints and for a restart of the engine."""
 
-    def __init__(self, config: SamplerConfig, ranks: EngineRanks, *, in_flight: bool = False) -> None:
+    def __init__(self, config: SamplerConfig, ranks: EngineRanks) -> None:
         dtype = kept_dtype(config)
         initial = _initial_model(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
         self.weights, self.adapter, self.version = initial.weights, initial.adapter, 1
@@ -255,7 +255,6 @@ class EngineCopy:
             weight_peers=SoleRank(),
             lora=initial.apart,
             adapter_shapes=_shapes(initial.adapter) if self.apart else {},
-            in_flight=in_flight,
         )
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
