@@ -62,12 +62,12 @@ def _fused_digests() -> Any:
     triton, language = ModuleType("triton"), ModuleType("triton.language")
     triton.__dict__.update(jit=lambda body, **options: body, language=language)
     language.__dict__.update(constexpr=int)
-    stubs = {} if find_spec("triton") else {"triton": triton, "triton.language": language}
-    sys.modules.update(stubs)
+    stand_ins = {} if find_spec("triton") else {"triton": triton, "triton.language": language}
+    sys.modules.update(stand_ins)
     try:
         from hfdsl.runtime.weights import fused_digests
     finally:
-        for name in stubs:
+        for name in stand_ins:
             del sys.modules[name]
     return fused_digests
 
