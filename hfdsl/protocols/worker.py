@@ -33,6 +33,8 @@ class RankContext:
     mesh: Mesh | None = None
     master_addr: str = "127.0.0.1"
     master_port: int = 0
+    offloads: bool = False
+    """Whether a plan that is known when the worker is constructed offloads it while it is idle."""
     collectives: Collectives | None = field(default=None, compare=False, repr=False)
 
     def env(self) -> dict[str, str]:

@@ -25,6 +25,10 @@ class Offloader:
         """Add another plan of the same deployment."""
         self._schedules[plan.name] = offload_schedule(plan)
 
+    def moves(self, role: str) -> bool:
+        """Whether some plan moves parts of a role."""
+        return any(moved == role for schedule in self._schedules.values() for moved, _ in schedule.parts)
+
     def built(self, role: str, worker: Any) -> None:
         """Register a new worker; it makes room for the next one if some plan moves it.
 

@@ -74,7 +74,8 @@ class RoleWorkers:
             RoleError: HF806 if its constructor raises.
         """
         placement = self._deployment[role]
-        context = replace(self._context, mesh=placement.mesh, collectives=self._collectives)
+        offloads = self.offloader.moves(role)
+        context = replace(self._context, mesh=placement.mesh, offloads=offloads, collectives=self._collectives)
         try:
             worker = build_worker(placement, construction_call(role, self._deployment, self._seed), context)
         except BaseException as error:  # noqa: BLE001  # the user's code may raise anything
