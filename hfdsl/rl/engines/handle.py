@@ -100,7 +100,8 @@ class EngineHandle:
     """The engine of a role, for a transformers configuration and weights of these shapes.
 
     ``ranks`` share the engine, and ``weight_peers`` gather its weights together. With ``lora``, the engine also has an
-    adapter, whose matrices have the shapes ``adapter_shapes``.
+    adapter, whose matrices have the shapes ``adapter_shapes``. Without ``sleeps`` it may share its memory, and the first
+    ``sleep`` ends its process.
 
     Raises:
         ResourceError: HF951 if no engine is installed, or it refuses the model; HF952 if its cache does not fit;
@@ -120,6 +121,7 @@ class EngineHandle:
         weight_peers: AxisGroup,
         lora: Lora | None = None,
         adapter_shapes: Shapes = MappingProxyType({}),
+        sleeps: bool = True,
     ) -> None:
         self.ranks, self.weight_peers, parts = ranks, weight_peers, ranks.size
         version = installed_version()
@@ -161,6 +163,7 @@ class EngineHandle:
             end_tokens=tuple(end_tokens),
             adapter=None if lora is None else engine_adapter(lora, adapter_shapes),
             shapes={name.removeprefix("model."): shape for name, shape in shapes.items()},
+            sleeps=sleeps,
         )
         self.process = self._started()
         self.asleep = False
@@ -241,9 +244,12 @@ class EngineHandle:
         """Free the engine's device memory.
 
         Weights that are lent are not kept: reading them again takes less time than a copy on the host does. An engine
-        with an adapter keeps all, since the adapter would go with them.
+        with an adapter keeps all, since the adapter would go with them. One that cannot sleep ends; the next one can.
         """
-        if not self.asleep and self.process.alive:
+        if not self.start.sleeps:
+            self.process.close()
+            self.start = replace(self.start, sleeps=True)
+        elif not self.asleep and self.process.alive:
             self.process.sleep(keep_weights=not self.process.lends or self.start.adapter is not None)
             self.asleep = True
 

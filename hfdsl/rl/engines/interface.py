@@ -1,7 +1,7 @@
 """The interface of generation engines, and the values that cross into an engine's process.
 
 Five methods are enough; an engine with two more samples several calls in one batch, and takes weights between decode
-steps.
+steps. One with two others lets its caller write the weights into its memory.
 """
 
 from __future__ import annotations
@@ -100,6 +100,9 @@ class EngineStart:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The weights to expect: names in a saved model, and shapes."""
 
+    sleeps: bool = True
+    """Whether it may have to sleep; only one that does not shares its memory, as ``SharingEngine``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -191,4 +194,19 @@ class SteppingEngine(GenerationEngine, Protocol):
 
     def step(self, most: int) -> Stepped:
         """Run up to ``most`` decode steps, each at most one token per row; stop once all rows of a call have ended."""
+        ...
+
+
+class SharingEngine(GenerationEngine, Protocol):
+    """An engine whose weights the process that started it may write in place, instead of calling ``load``."""
+
+    def share(self) -> Mapping[str, torch.Tensor] | None:
+        """The memory of all weights, named as in a saved model; None if it cannot be shared.
+
+        It stays the same as long as the engine lives.
+        """
+        ...
+
+    def written(self) -> None:
+        """Drop everything computed with the old weights: all have been replaced."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -171,6 +172,26 @@ class EngineProcess:
         if self._lent and self.alive:
             self._call("release")
         self._lent, self._lent_memory, self._lent_place, self.lends = {}, [], None, False
+
+    def share(self) -> dict[str, torch.Tensor] | None:
+        """The memory of the engine's weights, named as in a saved model; None if it does not or cannot share it."""
+        self._begin()
+        self._send(("share",))
+        answer = self._receive("share")
+        try:
+            return pickle.loads(answer.value) if isinstance(answer, Reply) else None  # ours
+        except RuntimeError:  # from torch, where this process may not open it
+            return None
+
+    def write(self) -> None:
+        """Let this process write the shared weights; the engine has no version until ``written``."""
+        self.versions = {}
+        self._call("write")
+
+    def written(self, version: int) -> None:
+        """Have the engine sample with the weights that were written, all of them."""
+        self._call("written", version)
+        self.versions = {"weights": version}
 
     def sleep(self, *, keep_weights: bool = True) -> None:
         """Free the device's memory; without ``keep_weights`` the engine no longer has a version."""

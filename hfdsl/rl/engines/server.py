@@ -16,6 +16,16 @@ again in every later load, until ``release``. Nothing follows them, so such a lo
     Lent(a, b) or "again"      ->
                                <-   Reply(None)       the caller may change a and b
 
+An engine that shares its memory is written by the caller itself, which opens it once. The engine has no version and
+leaves its weights alone meanwhile::
+
+    ("share",)                 ->
+                               <-   Reply(memory)     pickled; None if it has no memory to share
+    ("write",)                 ->
+                               <-   Reply(None)       the device has finished, and the caller may write
+    ("written", version)       ->
+                               <-   Reply(None)       what was computed with the old weights is dropped
+
 An engine that sleeps without its weights has no version until they are loaded, and refuses to sample before that, as it
 does when it has been started.
 
@@ -36,6 +46,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +64,9 @@ AGAIN: Final = "again"
 
 SAMPLING: Final = ("generate", "begin", "step")
 """The methods whose last argument, the expected versions, is not passed on to the engine."""
+
+WRITING: Final = ("write", "written")
+"""The calls before and after the caller writes the engine's weights; the last one has their version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
     if engine is None:
         return
     versions: dict[LoadPart, int] = {}
-    forgot = False
+    lost = "started"
     lent: list[Lent] = []
     while True:
         method, *arguments = connection.recv()
@@ -108,13 +122,19 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         elif method == "release":
             lent.clear()
             answer = Reply(None)
+        elif method == "share":
+            answer = _shared(engine)
+        elif method in WRITING:
+            answer, _ = _attempt(_finish_device if method == "write" else engine.written)
+            versions = {"weights": arguments[0]} if arguments and isinstance(answer, Reply) else {}
+            lost = "let its caller write them"
         elif method in SAMPLING and "weights" not in versions:
-            answer = Failure(f"the engine has no weights since it {'slept without them' if forgot else 'started'}")
+            answer = Failure(f"the engine has no weights since it {lost}")
         elif method in SAMPLING and arguments[-1] != versions:
             answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
         else:
             if method == "sleep" and not arguments[0]:
-                versions, forgot = {}, True
+                versions, lost = {}, "slept without them"
             call = getattr(engine, method)
             wanted = arguments[:-1] if method in SAMPLING else arguments
             answer, value = _attempt(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
@@ -167,6 +187,19 @@ def _received(connection: Connection[Any, Any], lent: list[Lent]) -> Iterator[We
         lent[:] = [message]
     del message  # else it would keep them after ``release``
     yield lent[0]
+
+
+def _shared(engine: Any) -> Reply | Failure:
+    """The memory that an engine shares, pickled here: that fails where a device cannot share it."""
+    memory = engine.share if hasattr(engine, "share") else lambda: None
+    answer, pickled = _attempt(lambda: bytes(ForkingPickler.dumps(memory())))
+    return Reply(pickled) if isinstance(answer, Reply) else answer
+
+
+def _finish_device() -> None:
+    """Wait for all that the device was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _attempt(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:

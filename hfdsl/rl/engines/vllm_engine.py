@@ -89,7 +89,7 @@ class VllmEngine:
             share = (start.cache_bytes + start.weight_bytes) / total
             # The share only has to be free at the start: kv_cache_memory_bytes is what sizes the cache.
             options = {
-                "enable_sleep_mode": True,
+                "enable_sleep_mode": start.sleeps,
                 "gpu_memory_utilization": min(share, 0.95),
                 "max_num_seqs": ROWS_AT_ONCE,
             }
@@ -110,7 +110,7 @@ class VllmEngine:
                 "lora_target_modules": list(start.adapter.layers),
             }
         self.start = start
-        self.sleeps = on_gpu
+        self.sleeps = on_gpu and start.sleeps
         self.adapter: Any = None
         self.adapter_versions = 0
         self.calls: dict[int, _Begun] = {}  # those that are sampled step by step
@@ -229,6 +229,18 @@ class VllmEngine:
         if torch.cuda.is_available():
             # From now on the caller may change them. The reset, the host's pass over all blocks, runs beside the copy.
             torch.cuda.synchronize()
+
+    def share(self) -> dict[str, torch.Tensor] | None:
+        """The memory of all weights; None without places."""
+        if self.writer is None:
+            return None
+        places = self.writer.places.items()
+        return {name: place.target.detach() for name, place in places}  # vLLM's classes of parameters do not travel
+
+    def written(self) -> None:
+        """Drop the keys and values of the old weights."""
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not reset its prefix cache")
 
     def _load_adapter(self, matrices: Mapping[str, torch.Tensor]) -> None:
         """Load an adapter as a saved one: vLLM reads it from a folder, once."""

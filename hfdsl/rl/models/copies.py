@@ -11,10 +11,11 @@ import torch
 
 from hfdsl.errors import SyncError
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
-from hfdsl.protocols.worker import Worker
+from hfdsl.protocols.worker import Worker, current_rank
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.engines.handle import EngineHandle, Sampled, Versioned, engine_config
 from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
+from hfdsl.rl.engines.shared_weights import SharedWeights
 from hfdsl.rl.engines.weights import fitting
 from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, add_adapters, base_names
 from hfdsl.rl.models.device import device
@@ -81,7 +82,8 @@ class VersionedCopy(PolicyCopy, Protocol):
 def copy_in_flight(config: SamplerConfig, worker: Worker) -> VersionedCopy:
     """The copy of a sampler that takes weights between tokens."""
     if config.generation.engine == "vllm":
-        return EngineCopy(config, engine_ranks(worker, config.generation.engine_tp))
+        ranks = engine_ranks(worker, config.generation.engine_tp)
+        return EngineCopy(config, ranks, sleeps=True)  # weights cannot arrive in its memory between its steps
     return ModelCopy(config, worker.axis("gen_tp"))
 
 
@@ -89,7 +91,9 @@ def copy_of_policy(config: SamplerConfig, worker: Worker) -> PolicyCopy:
     """The copy that a configuration asks for, on a rank of a role."""
     generation = config.generation
     if generation.engine == "vllm":
-        return EngineCopy(config, engine_ranks(worker, generation.engine_tp))
+        context = current_rank.get()
+        offloads = context is not None and context.offloads
+        return EngineCopy(config, engine_ranks(worker, generation.engine_tp), sleeps=offloads)
     return ModelCopy(config, worker.axis("gen_tp"))
 
 
@@ -237,9 +241,12 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
 
 
 class EngineCopy:
-    """An engine with a copy of its weights in host memory, for checkpoints and for a restart of the engine."""
+    """An engine with a copy of its weights in host memory, for checkpoints and for a restart of the engine.
 
-    def __init__(self, config: SamplerConfig, ranks: EngineRanks) -> None:
+    An engine that need not sleep may share its memory, and a sync writes there: ``shared`` knows which is newer.
+    """
+
+    def __init__(self, config: SamplerConfig, ranks: EngineRanks, *, sleeps: bool) -> None:
         dtype = kept_dtype(config)
         initial = _initial_model(replace(config.model, dtype=dtype, compile=False), config.generation, config.lora)
         self.weights, self.adapter, self.version = initial.weights, initial.adapter, 1
@@ -255,7 +262,9 @@ class EngineCopy:
             weight_peers=SoleRank(),
             lora=initial.apart,
             adapter_shapes=_shapes(initial.adapter) if self.apart else {},
+            sleeps=sleeps or ranks.peers.size > 1 or config.lora is not None,
         )
+        self.shared = SharedWeights(self.engine, self.weights)
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``, whose log-probs are the engine's."""
@@ -286,25 +295,31 @@ class EngineCopy:
         for _ in fitting(weights.items(), _shapes(held), "engine"):
             pass
         with self.fence.loading():
+            self.shared.overwrite_host()
             for name, weight in weights.items():
                 held[name].copy_(converted(weight, held[name]))
             self.version += 1
 
     @contextmanager
     def receiving(self) -> Iterator[Mapping[str, HeldPart]]:
-        """The memory that arriving weights, or an adapter's, are written to; the engine gets them before it samples."""
+        """The memory that arriving weights, or an adapter's, are written to.
+
+        It is the engine's, or that of the host; the engine then gets them before it samples.
+        """
         with self.fence.loading():
-            yield self.held_weights()
+            with self.shared.writing(self.version) as memory:
+                yield _whole(memory or self.adapter or self.weights)
             self.version += 1
 
     def state(self) -> dict[str, torch.Tensor]:
         """The weights for a checkpoint; those of the adapter if the policy has one."""
         self.fence.check()
+        self.shared.settle()
         return self.adapter or self.weights
 
     def held_weights(self) -> dict[str, HeldPart]:
-        """The weights in host memory that the engine loads, complete on every rank."""
-        return {name: HeldPart(weight) for name, weight in (self.adapter or self.weights).items()}
+        """The weights that the engine samples with, in its memory, or those that it loads before; complete."""
+        return _whole(self.shared.newest or self.adapter or self.weights)
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take the weights of a checkpoint."""
@@ -312,6 +327,7 @@ class EngineCopy:
 
     def offload(self) -> None:
         """Free the memory of the device."""
+        self.shared.close()
         self.engine.sleep()
 
     def onload(self) -> None:
@@ -323,7 +339,14 @@ class EngineCopy:
             yield name, weight.to(device(), non_blocking=True)
 
     def _merged(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights on the device, with the adapters added."""
+        """The newest weights, one by one on the device, with the adapters added.
+
+        It is called before a dead engine's successor starts, which needs the memory that the dead one has left.
+        """
+        self.shared.settle()
+        return self._each_merged()
+
+    def _each_merged(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, weight in self._on_device():
             adapter = self.adapted.get(name)
             if adapter is None:
@@ -331,6 +354,10 @@ class EngineCopy:
             else:
                 a, b = (self.adapter[matrix].to(weight.device) for matrix in (adapter.a, adapter.b))
                 yield name, adapter.merged(weight, a, b)
+
+
+def _whole(weights: Mapping[str, torch.Tensor]) -> dict[str, HeldPart]:
+    return {name: HeldPart(weight) for name, weight in weights.items()}
 
 
 def _columns(ids: torch.Tensor, mask: torch.Tensor, sampled: Sampled) -> dict[str, Any]:

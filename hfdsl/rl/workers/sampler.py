@@ -64,7 +64,7 @@ class Sampler(hf.Worker):
         self.copy.load(weights)
 
     def receiving(self, state: str) -> AbstractContextManager[Mapping[str, Any] | None]:
-        """The memory that weights are written to, for weights that arrive bucket by bucket."""
+        """The memory to which weights that arrive bucket by bucket are written: an engine's, if it shares that."""
         return self.copy.receiving()
 
     def held_weights(self, state: str) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import prod
 from operator import itemgetter
 from pathlib import Path
 from zlib import crc32
@@ -143,11 +144,73 @@ class Reading(FakeEngine):
     """Its tokens depend on every bit of the weights, rounded to its dtype."""
 
     def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
-        digest, dtype = 0, getattr(torch, self.start.dtype)
-        for name, weight in sorted(chain.from_iterable(batches), key=itemgetter(0)):
-            bits = weight.to(dtype).contiguous().view(torch.uint8).numpy()
-            digest = crc32(bits.tobytes(), crc32(name.encode(), digest))
-        self.loaded[part] = digest
+        dtype = getattr(torch, self.start.dtype)
+        self.loaded[part] = checksum({name: weight.to(dtype) for name, weight in chain.from_iterable(batches)})
+
+
+class Sharing(FakeEngine):
+    """Its weights are parts of one tensor, which it shares; its tokens depend on every bit that it finds there.
+
+    It caches what it found until others are loaded or written, as vLLM's prefix cache does.
+    """
+
+    def __init__(self, start: EngineStart, folder: Path) -> None:
+        super().__init__(start, folder)
+        sizes = [prod(shape) for shape in start.shapes.values()]
+        self.all = torch.full((sum(sizes),), torch.nan, dtype=getattr(torch, start.dtype))
+        parts = zip(start.shapes.items(), self.all.split(sizes), strict=True)
+        self.memory = {name: part.view(shape) for (name, shape), part in parts}
+
+    def share(self) -> Mapping[str, torch.Tensor] | None:
+        return self.memory
+
+    def written(self) -> None:
+        self.loaded = {}
+
+    def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
+        self.loaded = {}
+        for name, weight in chain.from_iterable(batches):
+            self.memory[name].copy_(weight)
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
+        if not self.loaded:
+            self.loaded["weights"] = checksum(self.memory)
+        return super().generate(prompts, seeds)
+
+    def sleep(self, keep_weights: bool) -> None:
+        super().sleep(keep_weights)
+        self.loaded = {}
+        if not keep_weights:
+            self.all.fill_(torch.nan)
+
+
+class Stuck(Sharing):
+    """It cannot drop its cache."""
+
+    def written(self) -> None:
+        raise RuntimeError("the cache is in use")
+
+
+class Secret(Sharing):
+    """Its memory is of a kind that cannot be shared."""
+
+    def share(self) -> Mapping[str, torch.Tensor] | None:
+        raise RuntimeError("invalid argument")
+
+
+class Narrowing(Sharing):
+    """Its weights have fewer bits than those that it is given."""
+
+    def share(self) -> Mapping[str, torch.Tensor] | None:
+        return {name: part.bfloat16() for name, part in self.memory.items()}
+
+
+def checksum(weights: Mapping[str, torch.Tensor]) -> int:
+    """A number in which every bit of the weights counts."""
+    digest = 0
+    for name, weight in sorted(weights.items(), key=itemgetter(0)):
+        digest = crc32(weight.contiguous().view(torch.uint8).numpy().tobytes(), crc32(name.encode(), digest))
+    return digest
 
 
 class Writing(FakeEngine):

@@ -19,7 +19,9 @@ import hfdsl as hf
 from hfdsl.rl import workers as w
 from hfdsl.rl.engines import handle as handles
 from hfdsl.rl.engines import process
+from hfdsl.runtime.digests import HeldPart, digests
 from tests.rl.engines import test_vllm as vllm
+from tests.rl.engines.syncs import Syncs, random_weights
 from tests.rl.workers import programs, tiny
 
 pytestmark = [
@@ -125,6 +127,30 @@ def test_the_parts_of_an_engine_are_written_with_key_heads_that_they_share() -> 
     theirs, ours = results
     assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
     assert (ours.log_probs.tensor - theirs.log_probs.tensor).abs().max() < vllm.TOLERANCE
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_that_arrive_in_its_memory_are_what_it_samples_with(tied: bool) -> None:
+    """Beside a sampler with the plain engine that loads the same ones; the prompts are those in its prefix cache."""
+    model = replace(vllm.MODEL, config={**vllm.LLAMA, "tie_word_embeddings": tied})
+    configs = [w.SamplerConfig(model, vllm.generation(engine), batching=tiny.FIXED) for engine in ("vllm", "plain")]
+    with engine_class("UnpackedEngine"):
+        sampler, plain = (w.Sampler(config) for config in configs)
+        parameters = w.Sampler.state_parameters(configs[0])["policy"]
+        syncs = Syncs(sampler, parameters)
+        for version in (1, 2, 3, 4):
+            weights = random_weights(parameters, version, scale=0.2)
+            if tied:
+                weights["model.lm_head.weight"] = weights["model.model.embed_tokens.weight"]
+            taken = syncs.sync(weights)
+            assert syncs.is_direct == (version > 1)
+            assert set(taken or ()) == set(digests((name, HeldPart(weight)) for name, weight in weights.items()))
+            if version == 4:
+                syncs.kill()
+            plain.load(weights)
+            ours, theirs = (Syncs(each, parameters).rollout(vllm.prompts()) for each in (sampler, plain))
+            assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
+            assert (ours.log_probs.tensor - theirs.log_probs.tensor).abs().max() < vllm.TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["VllmEngine", "KeptEngine"])
