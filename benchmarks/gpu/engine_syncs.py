@@ -149,6 +149,8 @@ def measure(args: argparse.Namespace, role: type[IntoEngine]) -> None:
         step = paused(lambda: running.step(prompts), args)
         way = "into vLLM's memory" if all(alone.step(prompts)[1]) else "through the host"
         row(f"{way}: sync and first token", size, step)
+        for node, (begin, end) in running.timeline.nodes.items():
+            print(f"  {node} in the last step: {begin * 1e3:.2f} to {end * 1e3:.2f} ms", flush=True)
         row("  with digests on both sides", size, paused(verified, args))
         row("  first token without a sync", 0, paused(lambda: alone.step(prompts), args))
 
