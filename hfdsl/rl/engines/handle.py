@@ -100,8 +100,8 @@ class EngineHandle:
     """The engine of a role, for a transformers configuration and weights of these shapes.
 
     ``ranks`` share the engine, and ``weight_peers`` gather its weights together. With ``lora``, the engine also has an
-    adapter, whose matrices have the shapes ``adapter_shapes``. Without ``sleeps`` it may share its memory, and the first
-    ``sleep`` ends its process.
+    adapter, whose matrices have the shapes ``adapter_shapes``. Without ``sleeps`` it may share its memory, and ends
+    when it is first put to sleep.
 
     Raises:
         ResourceError: HF951 if no engine is installed, or it refuses the model; HF952 if its cache does not fit;

@@ -28,9 +28,9 @@ Who owns the memory
 IPC on a GPU, as shared memory on a CPU. From ``EngineProcess.write`` to ``written`` only the sampler uses them: before
 it answers ``write``, the engine has no version, and its device has finished what it was given. At all other times both
 only read, so the host's copy, digests and the engine's steps may overlap. *The host's weights* belong to the sampler
-alone. The copy that follows runs on a stream of its own, and ``settle`` waits for it: whoever reads or writes the
-host's weights calls it before, and so does whoever has the engine's overwritten, ended or put to sleep. On a CPU, which
-has no streams, the copy is made when it is waited for: the latest possible time.
+alone. The copy that follows runs on a thread and a stream of its own, and ``settle`` waits for it. Code calls it before
+it reads or writes the host's weights, and before it overwrites the engine's, or ends the engine or puts it to sleep. On
+a CPU, which has no streams, the copy is made when it is waited for: the latest possible time.
 
 A killed engine leaves whole weights, or weights that nobody uses: it never writes them while a copy is under way.
 CUDA keeps memory until the last process that has opened it closes it, as a host does. ``settle`` closes a dead engine's
@@ -57,6 +57,7 @@ after a restart, a failure or a checkpoint, goes through the host. All syncs do 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -139,17 +140,21 @@ class SharedWeights:
         return memory if alike and len(memory) == len(self._host) else None
 
 
-@torch.no_grad()
 def begin_copy(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor]) -> Callable[[], None]:
     """Begin to copy weights to page-locked memory, after all that was given to the device; return what waits for it."""
     if not torch.cuda.is_available():
         return lambda: _copy(targets, sources)
     torch.cuda.current_stream().synchronize()  # no other process knows this stream
-    with torch.cuda.stream(torch.cuda.Stream()):
+    thread = ThreadPoolExecutor(1, "weights-to-host")  # beginning hundreds of copies takes milliseconds
+    copying = thread.submit(_copy_on_own_stream, targets, sources, torch.cuda.current_device())
+    thread.shutdown(wait=False)
+    return copying.result
+
+
+def _copy_on_own_stream(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], device: int) -> None:
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
         _copy(targets, sources)
-        copied = torch.cuda.Event()
-        copied.record()
-    return copied.synchronize
+        torch.cuda.current_stream().synchronize()
 
 
 @torch.no_grad()

@@ -269,7 +269,7 @@ class EngineCopy:
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``, whose log-probs are the engine's."""
         self.fence.check()
-        ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
+        ids, mask = prompts.ids.tensor.cpu(), prompts.mask.tensor.cpu()  # the engine reads lists
         adapter = Versioned(self.version, self.adapter.items) if self.apart else None
         weights = Versioned(1, self._on_device) if self.apart else Versioned(self.version, self._merged)
         return _columns(ids, mask, self.engine.sample(ids, mask, weights, adapter, greedy=greedy))
@@ -277,9 +277,9 @@ class EngineCopy:
     def versioned_rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``VersionedRollout``: ``load`` may be called between the engine's decode steps."""
         self.fence.check()
-        ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
+        ids, mask = prompts.ids.tensor.cpu(), prompts.mask.tensor.cpu()  # the engine reads lists
         sampled = self.engine.sample_in_flight(ids, mask, self._current, greedy=greedy)
-        return {**_columns(ids, mask, sampled), "token_versions": sampled.versions}
+        return {**_columns(ids, mask, sampled), "token_versions": sampled.versions.to(device())}
 
     def _current(self) -> Versioned:
         self.fence.check()
@@ -361,13 +361,14 @@ def _whole(weights: Mapping[str, torch.Tensor]) -> dict[str, HeldPart]:
 
 
 def _columns(ids: torch.Tensor, mask: torch.Tensor, sampled: Sampled) -> dict[str, Any]:
-    """The columns of a ``Rollout``, whose log-probs are the engine's."""
+    """The columns of a ``Rollout`` on the role's device, whose log-probs are the engine's."""
+    log_probs, response_mask = sampled.log_probs.to(device()), sampled.mask.to(device())
     return {
-        "ids": torch.cat([ids, sampled.response], 1),
-        "mask": torch.cat([mask, sampled.mask], 1),
-        "response_mask": sampled.mask,
-        "log_probs": sampled.log_probs,
-        "engine_log_probs": sampled.log_probs,
+        "ids": torch.cat([ids, sampled.response], 1).to(device()),
+        "mask": torch.cat([mask, sampled.mask], 1).to(device()),
+        "response_mask": response_mask,
+        "log_probs": log_probs,
+        "engine_log_probs": log_probs,
     }
 
 

@@ -1,7 +1,7 @@
 """Weights that arrive in an engine's memory: what it samples with, what is saved, and what digests say are one version.
 
-On a CPU the copy on the host is made when somebody waits for it. So whoever reads it without waiting finds old weights,
-and whoever lets the engine's memory be overwritten first loses a version.
+On a CPU the copy on the host is made when it is waited for. So code that reads it without waiting finds old weights,
+and code that lets the engine's memory be overwritten first loses a version.
 """
 
 from __future__ import annotations
