@@ -156,17 +156,6 @@ def test_an_offloaded_engine_frees_the_gpu(syncs: Syncs) -> None:
 # -- on two GPUs, over NCCL
 
 
-@pytest.fixture(scope="module")
-def gpu_cluster() -> Iterator[Any]:
-    import ray
-
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(address="local", include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
-
-
 def steps(dataflow: Any, role: type[Watched], count: int) -> tuple[list[torch.Tensor], list[bool]]:
     """Verified steps: the tokens of each, and whether its weights had arrived in the engine's memory alone."""
     actor = w.ActorConfig(MODEL, replace(GENERATION, engine="plain"), tiny.TRAINING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,6 @@ from tests.gpu import gpu_programs as p
 
 pytestmark = pytest.mark.gpu
 GPUS = torch.cuda.device_count()
-
-
-@pytest.fixture(scope="module")
-def gpu_cluster() -> Iterator[Any]:
-    import ray
-
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(address="local", include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
 
 
 def inputs(rows: int = 8) -> p.Inputs:

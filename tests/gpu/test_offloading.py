@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,17 +20,6 @@ GPUS = torch.cuda.device_count()
 LARGE = replace(  # some tens of MiB
     tiny.MODEL, config={**tiny.LLAMA, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
 )
-
-
-@pytest.fixture(scope="module")
-def gpu_cluster() -> Iterator[Any]:
-    import ray
-
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(address="local", include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
 
 
 def test_an_actor_gives_back_its_memory_part_by_part_and_works_on() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +27,6 @@ WIDE = replace(  # heads of 64, as the attention kernels of GPUs like them
     tiny.MODEL, config={**tiny.LLAMA, "hidden_size": 256, "intermediate_size": 512}
 )
 BY_TOKENS = w.BatchingConfig(tokens=64)
-
-
-@pytest.fixture(scope="module")
-def gpu_cluster() -> Iterator[Any]:
-    import ray
-
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(address="local", include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
 
 
 @hf.dataflow
