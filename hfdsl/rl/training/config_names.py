@@ -179,10 +179,11 @@ def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]
 
 
 def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
-    """The table with its deployment read from a file; ``deployment=FILE`` replaces it before all other changes."""
+    """The table with its deployment, which may be in a file; a change replaces it before all changes of its fields."""
+    kind: Any = str | dict[str, Any]
     fields_and_texts = [change.partition("=") for change in changes]
-    files = [tables.parse_value(text, str, "deployment") for name, _, text in fields_and_texts if _is_deployment(name)]
-    deployment = files[-1] if files else table.get("deployment")
+    given = [tables.parse_value(text, kind, "deployment") for name, _, text in fields_and_texts if _is_deployment(name)]
+    deployment = given[-1] if given else table.get("deployment")
     if isinstance(deployment, str):
         try:
             deployment = {**tables.read_toml(deployment), "file": deployment}

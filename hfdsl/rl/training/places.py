@@ -37,10 +37,10 @@ class Places:
         return replace(places, deployment=read_spans(deployment)) if isinstance(deployment, str) else places
 
     def with_deployment(self, table: Mapping[str, Any]) -> Places:
-        """The places with those in the deployment's file, if the table has one."""
+        """The places with those in the deployment's file, if the table has one; a change may have replaced it."""
         deployment = table.get(DEPLOYMENT)
         file = deployment.get("file") if isinstance(deployment, Mapping) else None
-        return replace(self, deployment=read_spans(file)) if isinstance(file, str) else self
+        return replace(self, deployment=read_spans(file) if isinstance(file, str) else None)
 
     def span(self, field: str) -> Span:
         """The key of a field, or of the nearest one above it."""

@@ -102,6 +102,8 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
         ("evaluation.algorithm=tests.rl.training.toy:follow", "is not a dataflow"),
         ("deployment=nowhere.toml", "nowhere.toml: No such file or directory"),
         ("deployment.default.pool=al", "there is no pool 'al'; did you mean 'all'?"),
+        ("deployment={pools = {}, default = {pol = 'all'}}", "no field 'pol' in 'deployment.default'; did you mean"),
+        ("deployment=[1]", "'deployment' takes str or a table, got [1]"),
         ('deployment.pools.all.merged=["all"]', "a pool has processes, merges other pools, or is part_of a pool"),
         ("deployment.default.mesh={dq = 1}", "the mesh of 'policy' has no axis 'dq'; "),
     ],
@@ -164,6 +166,27 @@ def test_a_finding_points_at_the_file_of_the_deployment(tmp_path: Path, quote: s
     report = loaded.experiment().check()
     assert report.codes == ("HF310",)
     assert f"{file}:9" in str(report)
+
+
+def test_a_change_may_replace_a_deployment_by_a_table(tmp_path: Path) -> None:
+    file, path = tmp_path / "places.toml", tmp_path / "run.toml"
+    file.write_text(to_toml(table(tmp_path)["deployment"]))
+    path.write_text(to_toml({**table(tmp_path), "deployment": str(file)}))
+    assert load(path).deployment().pools[0].world_size == 2
+    alone = "deployment={pools = {other = {processes = [1], gpu = false}}, default = {pool = 'other'}}"
+    changes = ["deployment.pools.other.processes=[3]", alone]
+    deployment = load(path, changes).deployment()
+    assert [(pool.name, pool.world_size) for pool in deployment.pools] == [("other", 3)]
+    with pytest.raises(ConfigError, match=rf"{path.name}: .*there is no pool 'all'"):
+        load(path, [alone, "deployment.default.pool=all"]).deployment()
+
+
+def test_a_change_may_be_a_table_with_references() -> None:
+    file = "examples/lagged_grpo/grpo.toml"
+    loaded = load(file, ["sampler={model = '$actor.model', generation = '$actor.generation'}"])
+    assert loaded.table() == load(file).table()
+    with pytest.raises(ConfigError, match="no field 'modl' in 'sampler'; did you mean 'model'"):
+        load(file, ["sampler={modl = '$actor.model'}"])
 
 
 def test_a_seed_is_a_part_of_the_configuration(tmp_path: Path) -> None:

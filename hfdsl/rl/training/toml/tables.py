@@ -189,14 +189,16 @@ def parse_value(text: str, annotation: Any, name: str) -> Any:
         raise _too_large(name) from None  # Python does not parse numbers of this many digits
     if not _fits_toml(value):
         raise _too_large(f"{name} = {brief(value)}")
-    if isinstance(value, str) and REFERENCE.fullmatch(value):
-        return value
+    if _has_reference(value):
+        return value  # checked once it is resolved
     try:
         value_of(annotation, value, name)
     except ConfigError:
         if isinstance(value, str):
             raise
         try:
+            if isinstance(value, Mapping | list):
+                raise
             value_of(annotation, text, name)
         except ConfigError:
             pass
@@ -207,6 +209,19 @@ def parse_value(text: str, annotation: Any, name: str) -> Any:
 
 
 # -- references
+
+
+def _has_reference(value: Any) -> bool:
+    """Whether a value is a reference, or has one somewhere.
+
+    >>> _has_reference({"model": "$actor.model"}), _has_reference([{"model": "$$actor"}])
+    (True, False)
+    """
+    if isinstance(value, Mapping):
+        return any(map(_has_reference, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_reference, value))
+    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
 def resolve_references(table: Mapping[str, Any]) -> Table:
