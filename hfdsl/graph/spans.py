@@ -29,7 +29,7 @@ _ROOMS = (
     "tools",
 )
 _PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfdsl` is kept fast
-_OWN = tuple(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS)
+_OWN = (*(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS), f"{_PACKAGE}__init__.py", f"{_PACKAGE}errors.py")
 _PROGRAMS = tuple(
     f"{_PACKAGE}{place.replace('/', os.sep)}"
     for place in ("rl/dataflows/", "rl/training/evaluation.py", "testing/sample_roles.py", "testing/suite_programs.py")

@@ -46,7 +46,7 @@ from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
-from hfdsl.types.batches import Batch, schema
+from hfdsl.types.batches import Batch, nearest, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.numbers import brief, count_range, is_count
 from hfdsl.types.rows import GroupedBy
@@ -359,6 +359,8 @@ def run_body(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]
             if isinstance(error, RecursionError):
                 limit = sys.getrecursionlimit()
                 text = f"calls go deeper than Python's recursion limit of {limit}, see sys.setrecursionlimit"
+            elif isinstance(error, AttributeError) and error.name and (near := nearest(error.name, dir(error.obj))):
+                text += f"; did you mean '{near}'?"
             tracer.misuses.append(
                 Misuse(MisuseKind.RAISED, traceback_span(error, run_body.__code__), body.__name__, text)
             )

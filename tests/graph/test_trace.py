@@ -463,3 +463,14 @@ def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.code == "HF610"
     assert "more than 1000 steps were traced: a loop here does not end" in finding.message
     assert finding.primary.span.line == program.body.__code__.co_firstlineno + 3
+
+
+def test_a_misspelled_name_of_hfdsl_is_reported_where_it_is_used() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, actor: Actor) -> Rollout:
+        return actor.generate(hf.repaet(prompts, 2))  # type: ignore[attr-defined]  # the mistake
+
+    [finding] = program.check().findings
+    assert finding.message.endswith("AttributeError: module 'hfdsl' has no attribute 'repaet'; did you mean 'repeat'?")
+    assert (finding.code, finding.primary.span.file) == ("HF610", __file__)
+    assert not finding.chain
