@@ -474,3 +474,14 @@ def test_a_misspelled_name_of_hfdsl_is_reported_where_it_is_used() -> None:
     assert finding.message.endswith("AttributeError: module 'hfdsl' has no attribute 'repaet'; did you mean 'repeat'?")
     assert (finding.code, finding.primary.span.file) == ("HF610", __file__)
     assert not finding.chain
+
+
+@pytest.mark.parametrize("given", [{}, {"scale": 1.0}])
+def test_keyword_only_ports_are_not_counted_as_positional_arguments(given: dict[str, float]) -> None:
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> Any:
+        score: Any = actor.score
+        return score(rollout, rollout, rollout, **given)
+
+    [finding] = (finding for finding in program.check().findings if finding.code == "HF202")
+    assert finding.message == "'actor.score' takes 1 positional argument, but is called with 3"

@@ -183,7 +183,7 @@ def misuses(context: Context) -> Iterator[Finding]:
             "producers": _column_producers(context, misuse) if "{producers}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates) or "none",
-            "takes": _arguments(len(misuse.candidates)),
+            "takes": _arguments(misuse),
             "both": _both(*misuse.candidates) if "{both}" in message else "",
         }
         finding = Finding(
@@ -249,9 +249,12 @@ def _unregistered(context: Context, misuse: Misuse) -> str:
     return f"'{misuse.name}' is not registered: write @register(Dispatch.DP_PROTO), or another protocol, above it"
 
 
-def _arguments(count: int) -> str:
-    """A number of arguments, in words."""
-    return f"{count or 'no'} argument{'s' * (count != 1)}"
+def _arguments(misuse: Misuse) -> str:
+    """How many arguments its callee takes by position, in words."""
+    names, kind = misuse.candidates, ""
+    if misuse.signature is not None and misuse.signature.port_names.keyword_only:
+        names, kind = misuse.signature.port_names.positional, "positional "
+    return f"{len(names) or 'no'} {kind}argument{'s' * (len(names) != 1)}"
 
 
 def _ports(signature: Signature) -> str:
