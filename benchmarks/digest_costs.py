@@ -94,6 +94,7 @@ class VerifiedSides:
         held, digests_of_rank = self._actor.held_weights("policy"), self._ranks[0]
         if verified:
             digests_of_rank.take(self._export, self._actor, held, None, exchanged=True, leaves=True)
+            digests_of_rank.begin_sent()
         self._send(held)
         if verified and not [report.to_wire() for report in digests_of_rank.take_sent()]:
             raise ValueError("the sender has reported nothing")

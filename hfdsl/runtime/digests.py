@@ -189,19 +189,20 @@ class _PartLayout:
 class DigestLayouts:
     """The layouts of a rank's parts, which are kept for its next digests; no tensors are.
 
-    A part of the same name, and of the kind that it had, has the same box, dtype and words; only its memory may be
-    another. ``reading`` is for all parts together, while they are in the same memory.
+    A part of the same name and offset, and of the kind that it had, has the same box, dtype and words; only its memory
+    may be another. ``reading`` is for all parts together, while they are in the same memory.
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, _PartLayout] = {}
+        self._parts: dict[tuple[str, tuple[int, ...] | None], _PartLayout] = {}
         self.reading: DigestReading | None = None
 
     def of(self, name: str, piece: HeldPart, dtype: str | None) -> _PartLayout:
         """The layout of a part, after a cast to a dtype."""
-        kind, layout = (dtype, *piece.kind), self._parts.get(name)
+        key, kind = (name, piece.offset), (dtype, *piece.kind)
+        layout = self._parts.get(key)
         if layout is None or layout.kind != kind:
-            layout = self._parts[name] = _part_layout(name, piece, dtype, kind)
+            layout = self._parts[key] = _part_layout(name, piece, dtype, kind)
         return layout
 
 
@@ -238,7 +239,7 @@ class BegunDigests:
     def add(self, pieces: Iterable[tuple[str, HeldPart]], *, beside: bool = False) -> ReadGroup | None:
         """Read pieces: those on a host at once, those on a device asynchronously, slowly ``beside`` an exchange.
 
-        Returns what ``add_again`` needs; None unless all are on a device and read where they are.
+        Returns the launches that read them; None unless all are on a device and read where they are.
         """
         first, in_place = len(self._places), True
         with torch.no_grad():
@@ -257,14 +258,6 @@ class BegunDigests:
         places = self._places[first:]
         on_devices = sum(len(launch.indices) for launch in launches)
         return ReadGroup(places, launches) if in_place and on_devices == len(places) else None
-
-    def add_again(self, group: ReadGroup, *, beside: bool = False) -> None:
-        """Read parts that are where they were; their memory must stay until ``values``."""
-        if isinstance(self._on_devices, DeviceSums):
-            raise TypeError(group)
-        with torch.no_grad():
-            self._on_devices.launch_again(group.launches, len(self._places), beside=beside)
-        self._places += group.places
 
     def _begin(self, index: int, part: torch.Tensor, shape: Sequence[int], starts: tuple[int, ...]) -> None:
         """Read the bits of a contiguous part by words, i64[shape]."""

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from math import prod
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,15 +23,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfdsl as hf
-from benchmarks.digest_costs import as_on_a_gpu
+from benchmarks.digest_costs import NoKernel, as_on_a_gpu
 from hfdsl.errors import SyncError
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
+from hfdsl.runtime import digests
 from hfdsl.runtime.digests import BegunDigests, ComputedPart, DeviceSums, DigestLayouts, Digests, HeldPart
-from hfdsl.runtime.weights import arriving_digests, digest_stream
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead
+from hfdsl.runtime.ray.rank_process import RankProcess
+from hfdsl.runtime.weights import arriving_digests, digest_stream, exchange
+from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, PiecesToRead
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
+from hfdsl.runtime.weights.leaving_digests import LeavingDigests
+from hfdsl.runtime.weights.rank_digests import RankDigests
+from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime import resharding_programs as p
 from tests.runtime.test_exchange import launched
 
@@ -90,8 +100,11 @@ class Held:
         return list(located_pieces(self.pieces, self.places, 1))
 
     def read(self, layouts: DigestLayouts) -> Digests:
-        begun = DigestsBeside(self.dtypes, layouts)
-        begun.read(self.pieces, (self.places,), lambda: [GroupToRead(0, self.parts(), beside=False)], [None])
+        begun = DigestsBeside(PiecesToRead(self.pieces, (self.places,)), self.dtypes, layouts)
+        if begun.begin_again():
+            begun.read_after(0, None)
+        else:
+            begun.read(lambda: [GroupToRead(0, self.parts(), beside=False)], [None])
         return begun.values().digests()
 
 
@@ -156,6 +169,94 @@ def test_the_same_memory_has_the_same_tables_and_its_values_of_now() -> None:
     assert all(table is first for table in others)
 
 
+class Operations(TorchDispatchMode):
+    """Lists torch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def note(self, name: str) -> None:
+        self.names.append(name)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.note(str(function))
+        return function(*args, **kwargs or {})
+
+
+def test_all_launches_of_the_next_sync_share_totals_that_are_cleared_once() -> None:
+    groups = [GroupToRead(number, [(name, part)], True) for number, (name, part) in enumerate(BASE.pieces.items())]
+    layouts, to_read = DigestLayouts(), PiecesToRead(BASE.pieces, ())
+    with as_on_a_gpu(NoKernel()):
+        DigestsBeside(to_read, layouts=layouts).read(lambda: groups, [None, None])
+        again, operations = DigestsBeside(to_read, layouts=layouts), Operations()
+        with operations:
+            assert again.begin_again()
+            for number in range(2):
+                again.read_after(number, None)
+    assert operations.names == ["aten.zero_.default"]
+
+
+def test_the_digests_of_the_next_sync_are_in_the_order_of_the_parts() -> None:
+    """Tiles have two shapes, so a group takes two launches, each of some of its parts."""
+    shapes = [(2, 4), (1, 16), (1, 4), (2, 16), (3, 4), (1, 16)]
+    pieces = {f"w{i}": HeldPart(MEMORY[32 * i :][: prod(shape)].view(shape)) for i, shape in enumerate(shapes)}
+    groups = [GroupToRead(0, [*pieces.items()][:5], True), GroupToRead(1, [*pieces.items()][5:], False)]
+    layouts, to_read = DigestLayouts(), PiecesToRead(pieces, ())
+    with simulated() as kernel:
+        DigestsBeside(to_read, layouts=layouts).read(lambda: groups, [None, None])
+        again = DigestsBeside(to_read, layouts=layouts)
+        assert again.begin_again()
+        for number in range(2):
+            again.read_after(number, None)
+        assert again.values().digests() == on_host(pieces.items(), {})
+    assert len(kernel.tables) == 2 * 3
+
+
+def test_all_memory_of_digests_is_allocated_on_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream may still use it when it is freed, so nobody else may get it."""
+    inside, elsewhere = [False], list[str]()
+
+    @contextmanager
+    def within(begun: Any) -> Iterator[None]:
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    monkeypatch.setattr(DigestsBeside, "_within", within)
+    monkeypatch.setattr(Operations, "note", lambda self, name: None if inside[0] else elsewhere.append(name))
+    layouts, to_read = DigestLayouts(), PiecesToRead(BASE.pieces, ())
+    with as_on_a_gpu(NoKernel()):
+        for again in (False, True):
+            begun = DigestsBeside(to_read, layouts=layouts)
+            with Operations():
+                assert begun.begin_again() == again
+                begun.read_after(0, None)
+                if not again:
+                    begun.read(lambda: [GroupToRead(0, list(BASE.pieces.items()), beside=False)], [None])
+                begun.values()
+    assert elsewhere == []
+
+
+def test_parts_of_one_weight_are_laid_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    halves = [("x", HeldPart(TABLE[:2], (0, 0))), ("x", HeldPart(TABLE[2:], (2, 0)))]
+    layouts, right, lay_out = DigestLayouts(), on_host(halves, {}), mock.Mock(side_effect=digests._part_layout)
+    monkeypatch.setattr(digests, "_part_layout", lay_out)
+    for _ in range(2):
+        begun = BegunDigests(layouts=layouts)
+        begun.add(halves)
+        assert begun.digests() == right
+    assert lay_out.call_count == len(halves)
+
+
+def test_a_sync_in_inference_mode_may_come_before_another_one() -> None:
+    layouts = DigestLayouts()
+    with simulated():
+        for mode in (True, False, True):
+            with torch.inference_mode(mode):
+                assert BASE.read(layouts) == on_host(BASE.parts(), {})
+
+
 def test_nothing_that_a_role_held_is_kept() -> None:
     layouts, memory = DigestLayouts(), MEMORY.clone()
     with simulated():
@@ -167,7 +268,69 @@ def test_nothing_that_a_role_held_is_kept() -> None:
     assert storage.expired()
 
 
-# -- when arriving weights are read
+# -- when weights are read
+
+
+class NotingKernel(HostKernel):
+    """Notes its launches among what a host submits."""
+
+    def __init__(self, submitted: list[str]) -> None:
+        super().__init__()
+        self.submitted = submitted
+
+    def _launch(self, *arguments: Any, **constants: Any) -> None:
+        self.submitted.append("reads")
+        super()._launch(*arguments, **constants)
+
+
+def test_the_next_sync_reads_each_bucket_right_after_its_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts, pieces = DigestLayouts(), {f"w{i}": HeldPart(MEMORY[8 * i : 8 * i + 8]) for i in range(3)}
+    monkeypatch.setattr(arriving_digests, "READS", 3)
+    first = ["writes w0", "writes w1", "writes w2", "all written", "reads", "reads", "reads"]
+    later = ["writes w0", "reads", "writes w1", "reads", "writes w2", "reads", "all written"]
+    for order in (first, later, later):
+        submitted: list[str] = []
+        with as_on_a_gpu(NotingKernel(submitted)):
+            arriving = digests_of_arriving(3 * 64, pieces, layouts)
+            for name in pieces:
+                submitted.append(f"writes {name}")
+                arriving.note_write(frozenset([name]), 64)
+            submitted.append("all written")
+            arriving.end(pieces)
+            values = arriving.values()
+        assert submitted == order
+        assert values is not None
+        assert values.digests() == on_host(pieces.items(), {})
+
+
+def test_what_is_written_once_more_than_in_the_last_sync_is_read_as_it_is_in_the_end() -> None:
+    layouts, memory = DigestLayouts(), MEMORY[:8].clone()
+    with simulated():
+        for times in (1, 1, 2, 2, 1):
+            arriving = digests_of_arriving(times * 64, {"x": HeldPart(memory)}, layouts)
+            for _ in range(times):
+                memory += 1
+                arriving.note_write(frozenset(["x"]), 64)
+            arriving.end({"x": memory})
+            values = arriving.values()
+            assert values is not None
+            assert values.digests() == on_host([("x", HeldPart(memory))], {})
+
+
+def test_the_next_exchange_is_submitted_after_the_reading_of_what_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts, process, rank, submitted = DigestLayouts(), RankProcess.__new__(RankProcess), RankDigests(), list[str]()
+    process._failed, process._broadcasts = None, deque()
+    process._executor = cast(Any, SimpleNamespace(synced_digests=rank))
+    monkeypatch.setattr(exchange, "send_all", lambda exchanges: submitted.append("sends"))
+    with as_on_a_gpu(NotingKernel(submitted)):
+        for order in (["sends", "reads"], ["reads", "sends"], ["reads", "sends"]):
+            submitted.clear()
+            leaving = LeavingDigests(BASE.pieces, BASE.places, 1, {}, layouts, beside=True)
+            rank._leaving.append((VerifiedSync("policy", "actor", "sampler"), 1, leaving))
+            process._exchanges = {(0, 1): []}
+            [report] = process.broadcast()
+            assert submitted == order
+            assert report[-1] == [digest.value for digest in on_host(BASE.parts(), {})]
 
 
 @given(st.data())
@@ -191,33 +354,44 @@ def test_nothing_is_read_before_its_last_write_in_any_sync(data: st.DataObject) 
             pieces = {f"w{i}": HeldPart(memory[start : start + size]) for i, (start, size) in enumerate(spans)}
             clock, written = [0], [0] * 60
             patch.setattr(arriving_digests, "moment", lambda clock=clock: clock[0])
-            arriving = arriving_digests.ArrivingDigests(8 * sum(spans[i][1] for i in order), layouts)
+            arriving = digests_of_arriving(8 * sum(spans[i][1] for i in order), pieces, layouts)
+            read.clear()
             for i in order:
                 clock[0] += 1
                 start, size = spans[i]
                 memory[start : start + size] += clock[0]
                 written[start : start + size] = [clock[0]] * size
                 arriving.note_write(frozenset([f"w{i}"]), 8 * size)
-            read.clear()
-            arriving.begin(pieces, pieces, HeldBoxes(Replicas(), hf.Mesh(), (), lambda rank: {}), 0)
+            arriving.end(pieces)
             values = arriving.values()
             assert values is not None
             assert sorted(values.digests(), key=_name) == sorted(on_host(pieces.items(), {}), key=_name)
-            for start, size in spans:
-                assert read[memory[start:].data_ptr(), size] >= max(written[start : start + size])
+            counted = read[-len(spans) :]  # those before them are dropped
+            assert sorted(place for place, _ in counted) == sorted((memory[i:].data_ptr(), n) for i, n in spans)
+            for (address, size), after in counted:
+                start = (address - memory.data_ptr()) // 8
+                assert after >= max(written[start : start + size])
+
+
+def digests_of_arriving(
+    size: int, pieces: Mapping[str, HeldPart], layouts: DigestLayouts
+) -> arriving_digests.ArrivingDigests:
+    kinds = [(name, *piece.kind) for name, piece in pieces.items()]
+    places = HeldBoxes(Replicas(), hf.Mesh(), (), lambda rank: {})
+    return arriving_digests.ArrivingDigests(size, pieces, kinds, places, 0, layouts)
 
 
 def _name(digest: Any) -> str:
     return str(digest.name)
 
 
-def _reads(kernel: HostKernel, patch: pytest.MonkeyPatch, now: list[int]) -> dict[tuple[int, int], int]:
-    """The first moment after which each address and number of words was read."""
-    reads, launch = dict[tuple[int, int], int](), kernel._launch
+def _reads(kernel: HostKernel, patch: pytest.MonkeyPatch, now: list[int]) -> list[tuple[tuple[int, int], int]]:
+    """Each address and number of words that is read, and the moment after which it is."""
+    reads, launch = list[tuple[tuple[int, int], int]](), kernel._launch
 
     def noted(fields: torch.Tensor, *others: Any, **constants: Any) -> None:
         for _, address, _, _, rows, columns in fields.tolist():
-            reads.setdefault((address, rows * columns), now[0])
+            reads.append(((address, rows * columns), now[0]))
         launch(fields, *others, **constants)
 
     patch.setattr(kernel, "_launch", noted)

@@ -90,11 +90,19 @@ ANYWHERE = HeldBoxes(Replicas(), hf.Mesh(), (), lambda rank: {})
 class Reads:
     """In place of a stream: what was to be read after which moment."""
 
-    def __init__(self, layouts: Any = None) -> None:
+    def __init__(self, to_read: Any, layouts: Any = None) -> None:
         self.after: dict[str, int] = {}
         self.beside: set[str] = set()
 
-    def read(self, pieces: Any, given: Any, groups: Any, moments: Any) -> None:
+    def begin_again(self) -> bool:
+        return False
+
+    def read_after(self, number: int, after: Any) -> None: ...
+
+    def has_read(self, writes: Any) -> bool:
+        return False
+
+    def read(self, groups: Any, moments: Any, writes: Any) -> None:
         for after, parts, beside in groups():
             self.after |= {name: moments[after] for name, _ in parts}
             self.beside |= {name for name, _ in parts} if beside else set()
@@ -111,14 +119,14 @@ def test_nothing_is_read_before_its_memory_was_written_last(data: st.DataObject)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arriving_digests, "moment", lambda: clock[0])
         patch.setattr(arriving_digests, "DigestsBeside", Reads)
-        arriving = arriving_digests.ArrivingDigests(total)
+        arriving = arriving_digests.ArrivingDigests(total, pieces, [], ANYWHERE, 0)
         for name in order:
             clock[0] += 1
             start, size = spans[int(name[1:])]
             written[start : start + size] = [clock[0]] * size
             arriving.note_write(frozenset([name]), 4 * size)
-        arriving.begin(pieces, pieces, ANYWHERE, 0)
-    reads: Any = arriving._begun
+        arriving.end(pieces)
+    reads: Any = arriving._beside
     assert reads.after.keys() == pieces.keys()
     assert reads.beside == {name for name, after in reads.after.items() if after < max(reads.after.values())}
     for name, (start, size) in zip(pieces, spans, strict=True):

@@ -258,6 +258,7 @@ class RankProcess(Worker):
             from hfdsl.runtime.weights.exchange import send_all
 
             exchanges, self._exchanges = self._exchanges, {}
+            self._executor.synced_digests.begin_sent()
             send_all(exchanges)
         return [report.to_wire() for report in self._executor.synced_digests.take_sent()]
 

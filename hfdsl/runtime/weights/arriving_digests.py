@@ -11,8 +11,8 @@ An engine receives four weights of one size in four buckets, with ``READS`` of 2
     3         head       1               embed, head, v    moment 1
 
 ``embed`` has to wait: its memory is written once more. So pieces whose memory overlaps are read together, after the
-last write into any of them. Nothing is read between two submissions: the host first submits the whole exchange, and
-then all digests, each of which waits on its own stream for its moment.
+last write into any of them. A sync that lays out the groups first submits the whole exchange, and then all digests,
+each of which waits on its own stream for its moment. The next one submits each with its moment (``digest_stream``).
 
 The digests cover the memory that the role keeps. ``values`` returns None if ``held_weights`` names other memory than
 was written, or if somebody has written into it since, such as a role that scales its weights after a load; digests are
@@ -25,13 +25,13 @@ after which writes. While all of these are as in the last sync, so are the group
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from operator import attrgetter, is_
 from typing import Any, Final
 
 import torch
 
 from hfdsl.runtime.digests import DigestLayouts, DigestValues, HeldPart, pieces_of
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, Moment, moment
+from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, Moment, PiecesToRead, moment
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 
 READS: Final = 8
@@ -39,14 +39,28 @@ READS: Final = 8
 
 
 class ArrivingDigests:
-    """The digests of the weights that a rank loads in one sync, ``size`` bytes; ``layouts`` are kept for the next."""
+    """The digests of the weights that a rank loads in one sync, ``size`` bytes; ``layouts`` are kept for the next.
 
-    def __init__(self, size: int, layouts: DigestLayouts | None = None) -> None:
+    They are written into ``pieces``, of which ``kinds`` has all but addresses and values; ``places`` says where in the
+    whole each piece of a rank lies.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        pieces: Mapping[str, HeldPart],
+        kinds: Sequence[Any],
+        places: HeldBoxes,
+        rank: int,
+        layouts: DigestLayouts | None = None,
+    ) -> None:
         self._size, self._since, self._layouts = size, 0, layouts
+        self._to_read = PiecesToRead(pieces, (places, rank), kinds)
         self._moments: list[Moment] = []
         self._written: list[tuple[frozenset[str], int]] = []  # parameters, and the number of the moment after a write
-        self._begun: DigestsBeside | None = None
-        self._writes: list[tuple[torch.Tensor, int]] = []
+        self._beside = DigestsBeside(self._to_read, layouts=layouts)
+        self._tensors: list[torch.Tensor] = []
+        self._versions: list[int] | None = None  # once all has been submitted
 
     def note_write(self, names: frozenset[str], size: int) -> None:
         """Note that writes of ``size`` bytes into parameters of these names have been submitted."""
@@ -56,25 +70,27 @@ class ArrivingDigests:
             self._mark()
 
     def _mark(self) -> None:
-        self._moments.append(moment())
+        number, point = len(self._moments), moment()
+        self._moments.append(point)
         self._since = 0
+        if number == 0:
+            self._beside.begin_again()  # not before the first messages: these are on their way meanwhile
+        self._beside.read_after(number, point)
 
-    def begin(self, pieces: Mapping[str, HeldPart], state: Any, places: HeldBoxes, rank: int) -> None:
-        """Begin once all writes into ``pieces`` are submitted; ``state`` are the weights as the role reports them.
-
-        ``places`` says where in the whole each piece of a rank lies.
-        """
-        held = pieces_of(state)
+    def end(self, state: Any) -> None:
+        """Read the rest once all writes are submitted; ``state`` are the weights as the role reports them."""
+        self._mark()
+        held, pieces = pieces_of(state), self._to_read.pieces
         if held is None or not _same_memory(pieces, held):
             return
-        self._mark()
-        self._begun = DigestsBeside(layouts=self._layouts)
-        given, groups = (self._written, places, rank), partial(self._groups, pieces, places, rank)
-        self._begun.read(pieces, given, groups, self._moments)
-        self._writes = _writes(pieces.values())
+        if not self._beside.has_read(self._written):
+            self._beside.read(self._groups, self._moments, self._written)
+        self._tensors = [piece.tensor for piece in pieces.values() if not piece.tensor.is_inference()]
+        self._versions = _versions(self._tensors)
 
-    def _groups(self, pieces: Mapping[str, HeldPart], places: HeldBoxes, rank: int) -> Iterator[GroupToRead]:
+    def _groups(self) -> Iterator[GroupToRead]:
         """The parts to read after each moment."""
+        pieces, (places, rank) = self._to_read.pieces, self._to_read.given
         last = dict.fromkeys(pieces, 0)
         for names, number in self._written:
             last |= {name if name in pieces else places.layout.stored_as(name): number for name in names}
@@ -88,25 +104,26 @@ class ArrivingDigests:
 
     def values(self) -> DigestValues | None:
         """The digests, once the device has finished; None if the role now keeps other weights."""
-        if self._begun is None:
+        if self._versions is None:
             return None
-        values = self._begun.values()
-        return values if all(tensor._version == count for tensor, count in self._writes) else None
+        values = self._beside.values()
+        return values if self._versions == _versions(self._tensors) else None
 
 
-def _writes(pieces: Iterable[HeldPart]) -> list[tuple[torch.Tensor, int]]:
-    """Each tensor with its number of writes; tensors of inference mode do not count them."""
-    return [(piece.tensor, piece.tensor._version) for piece in pieces if not piece.tensor.is_inference()]
+def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """The number of writes into each tensor, which those of inference mode do not count."""
+    return [*map(attrgetter("_version"), tensors)]
 
 
 def _same_memory(pieces: Mapping[str, HeldPart], others: Mapping[str, HeldPart]) -> bool:
-    return pieces.keys() == others.keys() and all(_same_place(piece, others[name]) for name, piece in pieces.items())
-
-
-def _same_place(piece: HeldPart, other: HeldPart) -> bool:
-    """Whether two parts are the same elements of the same memory, as those of one tensor are."""
-    one_tensor = piece.tensor is other.tensor and piece.offset == other.offset
-    return one_tensor or _place(piece) == _place(other)
+    """Whether parts of the same names are the same elements of the same memory, as those of one tensor are."""
+    if pieces.keys() != others.keys():
+        return False
+    ours, theirs = [*pieces.values()], [others[name] for name in pieces]
+    tensors, other_tensors = ([part.tensor for part in parts] for parts in (ours, theirs))
+    if all(map(is_, tensors, other_tensors)) and [part.offset for part in ours] == [part.offset for part in theirs]:
+        return True
+    return [*map(_place, ours)] == [*map(_place, theirs)]
 
 
 def _place(piece: HeldPart) -> tuple[Any, ...]:

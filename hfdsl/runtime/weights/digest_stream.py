@@ -12,6 +12,11 @@ So what comes after the exchange is one bucket's reading, at the speed of the me
 Before that, and where weights are exported, digests are read slowly, by few processors: NCCL copies weights through the
 same memory, and at its full speed a reader would take most of it.
 
+So slow a reading takes as long as the exchange, and must begin with it. To submit an exchange takes a host up to as
+long as it takes the link, so a reading is submitted with its moment, and not after the exchange: that of a sender
+before the first message, that of a bucket right after its writes. This holds for the launches of the last sync, which
+take a few microseconds. In a sync that has to lay them out, they come after the exchange, which does not wait.
+
 Why it is right. *A digest reads what has been written*: the stream waits for an event that was recorded after the last
 write into these parts. *Nothing overwrites them meanwhile*: ``digests`` waits on the host until the stream has read
 all, and a rank calls it before the call returns that exports or loads, so before anything else can write. *Memory
@@ -25,20 +30,23 @@ follow from: the name, offset, address, dtype, shape, strides and device of ever
 which moment follows which writes. Every sync takes these from the tensors as they are then, and compares. Where all are
 equal, the launches would be, too; where one is not, all is laid out again. A launch keeps no memory of a role, so an
 address may have been freed and used again since: where it is that of a piece of this sync, it is the one to read. Parts
-that are copied before they are read, or computed, are laid out in every sync, as are those on a host.
+that are copied before they are read, or computed, are laid out in every sync, as are those on a host or on several
+devices. The writes are complete only after the last reading has been submitted: were they others, the digests are
+dropped, and all is read again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 
-from hfdsl.runtime.digests import BegunDigests, ComputedPart, DigestLayouts, DigestValues, HeldPart
+from hfdsl.runtime.digests import BegunDigests, DigestLayouts, DigestValues, HeldPart
 from hfdsl.runtime.weights.digest_readings import DigestReading, ReadGroup
 
 Moment: TypeAlias = "torch.cuda.Event | None"
@@ -70,50 +78,90 @@ class GroupToRead(NamedTuple):
 _KIND: Final = attrgetter("dtype", "shape", "device")
 
 
-def _memory(pieces: Mapping[str, HeldPart]) -> tuple[Any, ...] | None:
-    """Where pieces are in memory, and everything else about them but their values; None if one is computed."""
-    parts = pieces.values()
-    if any(isinstance(part, ComputedPart) for part in parts):
-        return None
-    tensors = [part.tensor for part in parts]
-    addresses, strides = map(torch.Tensor.data_ptr, tensors), map(torch.Tensor.stride, tensors)
-    return [*pieces], [part.offset for part in parts], [*addresses], [*strides], [*map(_KIND, tensors)]
+@dataclass(frozen=True, slots=True)
+class PiecesToRead:
+    """The pieces of a rank, and what is ``given`` besides their memory for their groups, which can be compared.
+
+    ``kinds`` has everything about the pieces but their addresses and values, if somebody has listed it already.
+    """
+
+    pieces: Mapping[str, HeldPart]
+    given: tuple[Any, ...]
+    kinds: Sequence[Any] | None = None
+
+    def memory(self) -> tuple[Any, ...] | None:
+        """Where they are in memory, and everything else about them but their values; None if one is computed."""
+        parts = self.pieces.values()
+        if not {*map(type, parts)} <= {HeldPart}:
+            return None
+        tensors = [part.tensor for part in parts]
+        addresses = [*map(torch.Tensor.data_ptr, tensors)]
+        if self.kinds is not None:
+            return addresses, self.kinds
+        strides = [*map(torch.Tensor.stride, tensors)]
+        return addresses, [*self.pieces], [part.offset for part in parts], strides, [*map(_KIND, tensors)]
 
 
 class DigestsBeside:
     """Digests of pieces on a separate stream, each read once the current stream has reached a moment."""
 
-    def __init__(self, dtypes: Mapping[str, str] | None = None, layouts: DigestLayouts | None = None) -> None:
+    def __init__(
+        self, to_read: PiecesToRead, dtypes: Mapping[str, str] | None = None, layouts: DigestLayouts | None = None
+    ) -> None:
+        self._to_read = to_read  # the memory of the pieces stays until ``values``
         self._dtypes, self._layouts = dict(dtypes or {}), layouts or DigestLayouts()
         self._begun = BegunDigests(dtypes, self._layouts)
-        self._pieces: Mapping[str, HeldPart] = {}
+        self._again: DigestReading | None = None
         self._stream = _stream(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
+    def begin_again(self) -> bool:
+        """Whether the pieces are where they were in the last sync, so that ``read_after`` reads them in its groups."""
+        last = self._layouts.reading
+        if last is None or last.of != self._follows_from():
+            return False
+        self._again = last
+        with self._within():
+            last.totals.zero_()
+        return True
+
+    def read_after(self, number: int, after: Moment) -> None:
+        """Read the groups of the last sync that wait for the moment with this number."""
+        launches = self._again.launches.get(number, ()) if self._again is not None else ()
+        if launches:
+            with self._once(after):
+                for launch in launches:
+                    launch.begin()
+
+    def has_read(self, writes: Sequence[Any]) -> bool:
+        """Whether ``read_after`` has read all pieces after their last write, if the moments followed these ``writes``.
+
+        If it has not, what it has read does not count.
+        """
+        if self._again is not None and self._again.writes != writes:
+            self._again = None
+        return self._again is not None
+
     def read(
-        self,
-        pieces: Mapping[str, HeldPart],
-        given: tuple[Any, ...],
-        groups: Callable[[], Iterable[GroupToRead]],
-        moments: Sequence[Moment],
+        self, groups: Callable[[], Iterable[GroupToRead]], moments: Sequence[Moment], writes: Sequence[Any] = ()
     ) -> None:
         """Read all pieces, in ``groups`` of their parts, each after one of the ``moments``.
 
-        The groups follow from the pieces' memory and from what is ``given``, which can be compared.
+        The groups follow from the pieces' memory, from what is given, and from the ``writes`` before each moment.
         """
-        self._pieces = pieces  # their memory stays until ``values``
-        last = self._layouts.reading
-        if last is not None and last.of == (given, self._dtypes, _memory(pieces)):
-            for after, group, beside in last.groups:
-                with self._once(moments[after]):
-                    self._begun.add_again(group, beside=beside)
-            return
         read: list[tuple[int, ReadGroup | None, bool]] = []
         for after, parts, beside in groups():
             with self._once(moments[after]):
                 read.append((after, self._begun.add(parts, beside=beside), beside))
         in_place = [(after, group, beside) for after, group, beside in read if group is not None]
-        if len(in_place) == len(read):
-            self._layouts.reading = DigestReading((given, self._dtypes, _memory(pieces)), in_place)
+        of = self._follows_from()
+        if of is not None and len(in_place) == len(read):
+            with self._within():  # whose pool has the totals, as a reading that is dropped may still add to them
+                self._layouts.reading = DigestReading.of_groups(of, writes, in_place)
+
+    def _follows_from(self) -> tuple[Any, ...] | None:
+        """All that the launches follow from but writes; None if they cannot be kept."""
+        memory = self._to_read.memory()
+        return None if memory is None else (self._to_read.given, self._dtypes, memory)
 
     def _once(self, after: Moment) -> AbstractContextManager[Any]:
         """The context of work on the stream, which first waits for a moment."""
@@ -124,7 +172,8 @@ class DigestsBeside:
     def values(self) -> DigestValues:
         """The digests, in the order of the pieces; the host waits until all have been read."""
         with self._within():
-            return self._begun.values()
+            again = self._again
+            return self._begun.values() if again is None else DigestValues(again.parts, again.values())
 
     def _within(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

@@ -54,7 +54,7 @@ import torch.distributed as dist
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.scheduled import ScheduledSync
-from hfdsl.runtime.digests import DigestLayouts, DigestValues, pieces_of
+from hfdsl.runtime.digests import DigestLayouts, DigestValues
 from hfdsl.runtime.rank.torch_internals import begin_together
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.messages import (
@@ -62,6 +62,7 @@ from hfdsl.runtime.weights.messages import (
     BufferedMessage,
     HeldParts,
     MessageTurns,
+    PartViews,
     give_buffers,
     kept_views,
     pack,
@@ -310,17 +311,16 @@ class ArrivingWeights:
     def __init__(self, sync: ScheduledSync, rank: int, peers: Mapping[int, Arriving], label: str) -> None:
         self._sync, self._rank, self._peers, self._label = sync, rank, peers, label
         self._received = False
-        self._watched: ArrivingDigests | None = None
+        self._layouts: DigestLayouts | None = None
+        self._digests: ArrivingDigests | None = None
 
     def digest(self, layouts: DigestLayouts | None = None) -> None:
-        """Have digests taken of the weights written into a role's own memory."""
-        from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
-
-        self._watched = ArrivingDigests(self._sync.schedule.received[self._rank], layouts)
+        """Have digests taken of the weights written into a role's own memory; ``layouts`` are kept for the next."""
+        self._layouts = layouts or DigestLayouts()
 
     def digests(self) -> DigestValues | None:
         """The digests of the weights that the role loaded; None if they must be taken from its current weights."""
-        return None if self._watched is None else self._watched.values()
+        return None if self._digests is None else self._digests.values()
 
     def load(self, worker: Any, load: Callable[[dict[str, torch.Tensor]], Any], *, in_place: bool) -> Any:
         """Write the weights into a role's own memory if ``in_place`` and the role gives access; else call ``load``.
@@ -332,31 +332,31 @@ class ArrivingWeights:
             if in_place:
                 with worker.receiving(self._sync.state) as places:
                     if places is not None:
-                        self._write_to(places, partial(self._begin_digests, worker, places))
+                        self._write_to(places, worker)
                         return None
             weights = self._empty()
-            self._write_to(weights, lambda: None)
+            self._write_to(weights)
             return load(weights)
         finally:
             if not self._received:
                 self._receive(None, lambda message: None)  # those who send wait for it
 
-    def _write_to(self, values: Any, submitted: Callable[[], None]) -> None:
-        """Write the arriving weights; call ``submitted`` after the last write, which a device may not have finished."""
+    def _write_to(self, values: Any, keeper: Any = None) -> None:
+        """Write the arriving weights, and begin with their digests if they are of a role that keeps ``values``."""
         held, failures = loaded_weights(self._sync, self._rank, values, self._label), list[Exception]()
         turns = self._sync.schedule.messages_to(self._rank)
         views = kept_views(self._sync, "loads", held, turns)  # raises before anything is written
-        last = sum(map(len, turns)) - 1
+        last, digests = sum(map(len, turns)) - 1, self._begun_digests(held, views, keeper)
 
         def write(message: BufferedMessage) -> None:
             try:
                 if failures:
                     return
                 views.unpack(message, held)
-                if self._watched is not None:
-                    self._watched.note_write(message.names, message.bytes)
-                if message.number == last:
-                    submitted()
+                if digests is not None:
+                    digests.note_write(message.names, message.bytes)
+                    if message.number == last:
+                        digests.end(keeper.held_weights(self._sync.state))
             except Exception as error:  # noqa: BLE001  # raised once all has arrived
                 failures.append(error)
 
@@ -370,12 +370,14 @@ class ArrivingWeights:
             with torch.no_grad():
                 peer.receive(self._sync, self._rank, self._peers, held, write)
 
-    def _begin_digests(self, worker: Any, values: Any) -> None:
-        pieces = pieces_of(values)
-        if self._watched is None or pieces is None or not hasattr(worker, "held_weights"):
-            return
-        held = worker.held_weights(self._sync.state)
-        self._watched.begin(pieces, held, HeldBoxes.loaded(self._sync), self._rank)
+    def _begun_digests(self, held: LocalWeights, views: PartViews, keeper: Any) -> ArrivingDigests | None:
+        if self._layouts is None or not hasattr(keeper, "held_weights"):
+            return None
+        from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
+
+        size, places = self._sync.schedule.received[self._rank], HeldBoxes.loaded(self._sync)
+        self._digests = ArrivingDigests(size, held.pieces, views.kinds, places, self._rank, self._layouts)
+        return self._digests
 
     def _empty(self) -> dict[str, torch.Tensor]:
         """Empty tensors of the layout's shapes."""

@@ -119,17 +119,16 @@ class FusedSums:
     def launch(self, first: int = 0, *, beside: bool = False) -> Sequence[KernelLaunch]:
         """Launch the kernel for all added parts, which stay until ``digests``: the stream reads them later.
 
-        ``beside`` an exchange of weights it has few programs. Returns what ``launch_again`` needs, where indices count
-        from a ``first``.
+        ``beside`` an exchange of weights it has few programs. Returns the launches, whose indices count from a
+        ``first``.
         """
         alike, self._alike = self._alike, {}
         launches = [KernelLaunch.of(*shared, parts, first) for shared, parts in alike.items()]
-        self.launch_again(launches, first, beside=beside)
+        for launch in launches:
+            totals = torch.zeros(len(launch.indices), dtype=torch.int64, device=launch.device)
+            launch.begin(totals, beside=beside)
+            self._launched.append((launch, first, totals))
         return launches
-
-    def launch_again(self, launches: Sequence[KernelLaunch], first: int, *, beside: bool) -> None:
-        """Launch the kernel for parts that are where they were, and whose memory the caller keeps."""
-        self._launched += [(launch, first, launch.begin(beside=beside)) for launch in launches]
 
     def digests(self) -> dict[int, int]:
         """The digests by index; waits once for each device."""
@@ -178,11 +177,10 @@ class KernelLaunch:
             table = table.pin_memory().to(device, non_blocking=True)
         return cls(device, tile, [part.index - first for part in parts], table, tiles, factors)
 
-    def begin(self, *, beside: bool) -> torch.Tensor:
-        """Launch the kernel; return where it writes the digests, i64[parts]."""
+    def begin(self, totals: torch.Tensor, *, beside: bool) -> None:
+        """Launch the kernel, which adds the digests to ``totals`` i64[parts]."""
         block_rows, block_columns = self.tile
         count, programs = len(self.indices), min(self.tiles, PROGRAMS_BESIDE) if beside else self.tiles
-        totals = torch.zeros(count, dtype=torch.int64, device=self.device)
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
             _kernel[(programs,)](
                 self.fields,
@@ -193,7 +191,6 @@ class KernelLaunch:
                 block_rows=block_rows,
                 block_columns=block_columns,
             )
-        return totals
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,6 @@ exchange nothing is reported: ``verify`` requests the digests.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -34,20 +33,9 @@ from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues, HeldPart
-    from hfdsl.runtime.weights.digest_stream import Moment
+    from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues
     from hfdsl.runtime.weights.exchange import ArrivingWeights
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaving:
-    """Weights that an exchange sends, unchanged since a ``moment``."""
-
-    sync: VerifiedSync
-    pieces: Mapping[str, HeldPart]
-    places: HeldBoxes | None
-    rank: int
-    moment: Moment
+    from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
 
 class RankDigests:
@@ -57,7 +45,7 @@ class RankDigests:
         self.active = False
         self._wanted: Mapping[VerifiedSync, DTypes] = {}
         self._taken: dict[VerifiedSync, DigestValues | None] = {}
-        self._leaving: list[_Leaving] = []
+        self._leaving: list[tuple[VerifiedSync, int, LeavingDigests]] = []
         self._reports: list[DigestReport] = []
         self._tables: dict[tuple[VerifiedSync, bool], tuple[PartTable, str]] = {}
         self._layouts: dict[tuple[VerifiedSync, bool], DigestLayouts] = {}  # by sync, and whether it is exported
@@ -78,7 +66,7 @@ class RankDigests:
         Weights in ``leaves``, which an exchange sends after the call, are read during the exchange.
         """
         from hfdsl.runtime.digests import pieces_of
-        from hfdsl.runtime.weights.digest_stream import moment
+        from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
         rank = current_call().rank
         for sync in self._synced(step, "exports"):
@@ -87,35 +75,31 @@ class RankDigests:
             if pieces is None:
                 self._taken[sync] = None
                 continue
-            leaving = _Leaving(sync, pieces, HeldBoxes.of([step], sync.source, sync.state), rank, moment())
-            if exchanged and leaves and any(rank in part.senders for part in step.parts):
-                self._leaving.append(leaving)
-            else:
-                self._take(leaving, reported=exchanged, beside=False)
+            beside = exchanged and leaves and any(rank in part.senders for part in step.parts)
+            places, layouts = HeldBoxes.of([step], sync.source, sync.state), self._kept_layouts(sync, exported=True)
+            leaving = LeavingDigests(pieces, places, rank, self._wanted.get(sync), layouts, beside=beside)
+            if beside:
+                self._leaving.append((sync, rank, leaving))
+                continue
+            leaving.begin_again()
+            digests = self._taken[sync] = leaving.values()
+            if exchanged:
+                self._report(sync, rank, digests, exported=True)
         if arriving is not None:
             self._take_loaded(step, worker, arriving)
 
+    def begin_sent(self) -> None:
+        """Begin with digests of weights that an exchange is about to send, where the last sync has laid them out."""
+        for _, _, leaving in self._leaving:
+            leaving.begin_again()
+
     def take_sent(self) -> list[DigestReport]:
         """Take digests of exchanged weights: everything was submitted, though the device may still be at work."""
-        leaving, self._leaving = self._leaving, []
-        for sync_leaving in leaving:
-            self._take(sync_leaving, reported=True, beside=True)
+        sent, self._leaving = self._leaving, []
+        for sync, rank, leaving in sent:
+            digests = self._taken[sync] = leaving.values()
+            self._report(sync, rank, digests, exported=True)
         return self.reported()
-
-    def _take(self, leaving: _Leaving, *, reported: bool, beside: bool) -> None:
-        from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead
-
-        pieces, places, rank = leaving.pieces, leaving.places, leaving.rank
-        begun = DigestsBeside(self._wanted.get(leaving.sync), self._kept_layouts(leaving.sync, exported=True))
-        begun.read(
-            pieces,
-            (places, rank, beside),
-            lambda: [GroupToRead(0, list(located_pieces(pieces, places, rank)), beside)],
-            [leaving.moment],
-        )
-        digests = self._taken[leaving.sync] = begun.values()
-        if reported:
-            self._report(leaving.sync, leaving.rank, digests, exported=True)
 
     def of_arriving(self, step: Step, arguments: Mapping[str, Any]) -> ArrivingWeights | None:
         """The weights among a load's arguments to digest as they arrive."""

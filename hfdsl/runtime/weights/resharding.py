@@ -142,6 +142,11 @@ class LocalWeights:
         self._found: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
 
     @property
+    def pieces(self) -> Mapping[str, HeldPart]:
+        """The weights of the rank, by name."""
+        return self._pieces
+
+    @property
     def device(self) -> torch.device:
         """The device of the weights."""
         piece = next(iter(self._pieces.values()), None)
