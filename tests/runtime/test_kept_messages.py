@@ -20,7 +20,9 @@ from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices
 from hfdsl.runtime.digests import BegunDigests, ComputedPart, DigestLayouts, HeldPart, digests
 from hfdsl.runtime.weights.exchange import exported
-from hfdsl.runtime.weights.messages import MessageBuffers
+from hfdsl.runtime.weights.messages import HeldParts, MessageBuffers, PartViews
+from hfdsl.runtime.weights.resharding import loaded_weights
+from tests.runtime.operations import Operations
 from tests.runtime.test_exchange import exchanged, scheduled
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -137,6 +139,24 @@ def test_nothing_that_a_role_held_is_kept_and_no_bytes_of_messages() -> None:
         for part in (message.packed, *message.parts.values())
     )
     assert pickle.loads(pickle.dumps(kept)).kept == {}
+
+
+def test_every_part_of_a_target_is_viewed_once_and_counts_as_written() -> None:
+    kept, got = sync(), {name: torch.zeros_like(value) for name, value in drawn(0).items()}
+    held, turns = loaded_weights(kept, 0, got, "engine.load"), kept.schedule.messages_to(0)
+    views = PartViews(held, turns)
+    buffers = MessageBuffers(turns, "cpu", views)
+    buffers.memory.allocate()
+    messages = [message for turn in buffers.turns for message in turn]
+    with Operations() as operations:
+        for message in messages:
+            assert message.operations(HeldParts(views, held))
+            views.unpack(message, held)
+    assert operations.names.count("aten.as_strided.default") == sum(len(each.message.transfers) for each in messages)
+    before = {name: tensor._version for name, tensor in got.items()}
+    for message in messages:
+        views.unpack(message, held)
+    assert all(tensor._version > before[name] for name, tensor in got.items())
 
 
 def test_buffers_of_an_exchange_that_has_failed_are_not_used_again() -> None:

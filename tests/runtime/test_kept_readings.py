@@ -23,7 +23,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfdsl as hf
 from benchmarks.digest_costs import NoKernel, as_on_a_gpu
@@ -39,6 +38,7 @@ from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 from hfdsl.runtime.weights.rank_digests import RankDigests
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime import resharding_programs as p
+from tests.runtime.operations import Operations
 from tests.runtime.test_exchange import launched
 
 
@@ -167,21 +167,6 @@ def test_the_same_memory_has_the_same_tables_and_its_values_of_now() -> None:
     [first, *others] = kernel.tables
     assert len(others) == 2
     assert all(table is first for table in others)
-
-
-class Operations(TorchDispatchMode):
-    """Lists torch's operations."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def note(self, name: str) -> None:
-        self.names.append(name)
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.note(str(function))
-        return function(*args, **kwargs or {})
 
 
 def test_all_launches_of_the_next_sync_share_totals_that_are_cleared_once() -> None:

@@ -48,8 +48,9 @@ class BufferedMessage:
     """A message and its number in the exchange; ``packed`` are the bytes u8[N] of its small parts.
 
     ``parts`` are views of the buffer, by place in the message. ``large`` are the places of the parts that travel by
-    themselves; the ``direct`` ones among them are not in the buffer. ``names`` are the parameters whose parts the
-    message has, and ``bytes`` is the size of all parts.
+    themselves; the ``direct`` ones among them are not in the buffer. ``copies`` are the parts of the buffer that are
+    copied together, if the buffers are for the views of a rank. ``names`` are the parameters whose parts the message
+    has, and ``bytes`` is the size of all parts.
     """
 
     message: WeightMessage
@@ -58,6 +59,7 @@ class BufferedMessage:
     parts: Mapping[int, torch.Tensor]
     large: Sequence[int]
     direct: frozenset[int]
+    copies: Sequence[CopiedParts] | None
     names: frozenset[str]
     bytes: int
 
@@ -70,8 +72,12 @@ class BufferedMessage:
             elif held is None:
                 raise TypeError(self.message)
             else:
-                flat.append(as_bytes(held.tensor(self, at)))
+                flat.append(held.views.bytes(self, at, held.held))
         return flat
+
+
+CopiedParts: TypeAlias = tuple[Sequence[HeldView], list[torch.Tensor]]
+"""Parts that one call copies: where a rank holds them, and their views of a buffer."""
 
 
 class MessageBuffers:
@@ -96,7 +102,7 @@ class MessageBuffers:
         for at, turn in enumerate(rooms):
             start, buffered = 0, list[BufferedMessage]()
             for room in turn:
-                buffered.append(room.buffered(buffers[at % AHEAD][start : start + room.bytes]))
+                buffered.append(room.buffered(buffers[at % AHEAD][start : start + room.bytes], views))
                 start += room.bytes
             self.turns.append(buffered)
         self.memory = EmptyTensors(buffers)
@@ -151,7 +157,7 @@ class _Room:
         """The bytes of the buffer, including the padding that aligns the parts."""
         return sum(_aligned(self.message.transfers[at]) for at in (*self.small, *self.large) if at not in self.direct)
 
-    def buffered(self, flat: torch.Tensor) -> BufferedMessage:
+    def buffered(self, flat: torch.Tensor, views: PartViews | None) -> BufferedMessage:
         """The message with the parts in a buffer u8[bytes], the small ones first."""
         start, packed, parts = 0, 0, dict[int, torch.Tensor]()
         for at in (*self.small, *self.large):
@@ -171,6 +177,7 @@ class _Room:
             parts=parts,
             large=self.large,
             direct=self.direct,
+            copies=None if views is None else views.copies(self.number, parts),
             names=names,
             bytes=sum(transfer.bytes for transfer in self.message.transfers),
         )
@@ -203,29 +210,39 @@ class PartViews:
         large = self._messages[number].large_devices
         return frozenset(at for at, device in large.items() if device == device_type)
 
+    def copies(self, number: int, parts: Mapping[int, torch.Tensor]) -> Sequence[CopiedParts]:
+        """The ``parts`` of a message in a buffer that are not computed, as they are copied together."""
+        views = self._messages[number]
+        together = ([at for at in alike if at in parts] for alike in views.alike)
+        return [([views.parts[at] for at in places], [parts[at] for at in places]) for places in together if places]
+
+    def _copies(self, message: BufferedMessage) -> Sequence[CopiedParts]:
+        return self.copies(message.number, message.parts) if message.copies is None else message.copies
+
     def tensor(self, message: BufferedMessage, at: int, held: LocalWeights) -> torch.Tensor:
         """A part of a message where the rank holds it."""
         return held.tensor(self._messages[message.number].parts[at])
 
+    def bytes(self, message: BufferedMessage, at: int, held: LocalWeights) -> torch.Tensor:
+        """The bytes u8[N] of a direct part where the rank holds it."""
+        return held.bytes(self._messages[message.number].parts[at])
+
     def pack(self, message: BufferedMessage, held: LocalWeights) -> None:
         """Write parts of a message into its buffer; computing a part takes the memory of a few rows."""
+        for places, parts in self._copies(message):
+            copy_all(parts, [*map(held.tensor, places)])
         views = self._messages[message.number]
-        for alike in views.alike:
-            places = [at for at in alike if at not in message.direct]
-            copy_all([message.parts[at] for at in places], [held.tensor(views.parts[at]) for at in places])
         for at in views.computed:
             held.computed(views.parts[at]).copy_into(message.parts[at])
 
     def unpack(self, message: BufferedMessage, held: LocalWeights) -> None:
         """Write a message's buffered parts to where the rank holds them; its other parts have arrived there."""
+        for places, parts in self._copies(message):
+            copy_all([*map(held.tensor, places)], parts)
         views = self._messages[message.number]
-        for alike in views.alike:
-            places = [at for at in alike if at not in message.direct]
-            copy_all([held.tensor(views.parts[at]) for at in places], [message.parts[at] for at in places])
-        for at in message.direct:
-            tensor = held.tensor(views.parts[at])
-            if not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)  # as a copy does
+        arrived = [held.pieces[name].tensor for name in {views.parts[at].name for at in message.direct}]
+        # As a copy into a part does, which shares the count of its tensor.
+        torch.autograd.graph.increment_version([tensor for tensor in arrived if not tensor.is_inference()])
 
 
 @dataclass(frozen=True, slots=True)

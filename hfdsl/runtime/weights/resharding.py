@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -27,6 +28,7 @@ from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
+from hfdsl.runtime.rank.store import as_bytes
 
 Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
 """The parts of each parameter, by their places in the whole."""
@@ -179,6 +181,14 @@ class LocalWeights:
             return held
         shape, strides, offset = view.strided
         return held.as_strided(shape, strides, held.storage_offset() + offset)
+
+    def bytes(self, view: HeldView) -> torch.Tensor:
+        """The memory of a contiguous box that is held, u8[N]."""
+        held = self._pieces[view.name].tensor
+        if view.strided is None:
+            return as_bytes(held)
+        shape, _, offset = view.strided
+        return held.as_strided((prod(shape),), (1,), held.storage_offset() + offset).view(torch.uint8)
 
     def computed(self, view: HeldView) -> ComputedPart:
         """A box that is computed."""
