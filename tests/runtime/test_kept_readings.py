@@ -26,6 +26,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import hfdsl as hf
 from benchmarks.digest_costs import NoKernel, as_on_a_gpu
+from benchmarks.gpu.models import SIZES
 from hfdsl.errors import SyncError
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
 from hfdsl.runtime import digests
@@ -254,6 +255,16 @@ def test_nothing_that_a_role_held_is_kept() -> None:
 
 
 # -- when weights are read
+
+
+@pytest.mark.parametrize("size", ["1.3B", "7B"])
+def test_one_launch_reads_all_weights_of_a_model(size: str) -> None:
+    weights = SIZES[size].parameters()
+    with as_on_a_gpu(NoKernel()):
+        held = [torch.empty(each.shape, dtype=torch.bfloat16, device="meta") for each in weights]
+        read = BegunDigests().add((each.name, HeldPart(tensor)) for each, tensor in zip(weights, held, strict=True))
+    assert read is not None
+    assert [len(launch.indices) for launch in read.launches] == [len(weights)]
 
 
 class NotingKernel(HostKernel):

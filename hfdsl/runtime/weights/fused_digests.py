@@ -11,15 +11,15 @@ since every word counts once in the sum of its row and once in that of its colum
 written: a program of the kernel reads tiles of words, multiplies, and adds a number for each to that of its part.
 Addition modulo 2**64 is exact, so the order in which programs end does not matter. ::
 
-    part      rows x columns    tiles of 4 x 1,024    first tile
-    q_proj      4096 x 1024            1024                 0
-    norm           1 x 1024               1              1024      tiles 0 to 2048 of one launch
-    k_proj      4096 x 1024            1024              1025
+    part      rows x columns    tiles of 8 x 512    first tile
+    q_proj      4096 x 1024           1024               0
+    norm           1 x 1024              2            1024      tiles 0 to 2050 of one launch
+    k_proj      4096 x 1024           1024            1026
 
 A model of 7B has 291 parameters, and a launch for each would take longer than to read it: parts whose tiles have one
 shape share a launch, in which a program looks up the part of a tile by bisection. So all parts that are added together
-are read once, by a launch for each shape of tiles: one or two for a model. The table of a launch is on the device, and
-the next sync uses it again while all parts are where they were (``digest_stream``).
+are read once, by a launch for each shape of tiles: one for most models. The table of a launch is on the device, and the
+next sync uses it again while all parts are where they were (``digest_stream``).
 
 A launch has a program for each tile and reads as fast as the memory allows, or few programs that read one tile after
 another, which leaves memory bandwidth to an exchange beside it.
@@ -46,7 +46,8 @@ TILE_WORDS: Final = 4096
 PROGRAMS_BESIDE: Final = 64
 """The programs of a launch beside an exchange of weights: enough to read about twice as fast as a link delivers."""
 
-MAX_BLOCK_COLUMNS: Final = 1024
+MAX_BLOCK_COLUMNS: Final = 512
+"""The most columns that a program reads at once: few enough that all weights of a Llama in bfloat16 have one tile."""
 
 FIELDS: Final = tl.constexpr(6)
 """The fields of a part in the kernel's table: first tile, addresses of words and both factors, rows and columns."""
