@@ -8,19 +8,23 @@ in 18 s, and ``lag=1``::
     generate -> update       1 token:  an update reads what was generated a round before
     update   -> load         0 tokens: a load reads the weights of the same round
     update   -> generate     1 token:  a round begins after the result of the one before
-    generate -> load         0 tokens: a device does its calls in the order of submission,
+    generate -> load         0 tokens: a process does its calls in the order of submission,
     load     -> generate     1 token:  and those of the next round after them
 
     cycle                    seconds / tokens
     generate, update, load   60 / 2 = 30
     generate, load           42 / 1 = 42
 
-A load that is in flight (``hf.sync(..., during="generate")``) has no place in the order of its device: of the last two
+A load that is in flight (``hf.sync(..., during="generate")``) has no place in the order of its process: of the last two
 edges the second is left, and the engine's own cycle is its 41 s.
 
 Where up to n calls of ``generate`` may be in progress in a process, it has no place in that order either, and a cycle
-of its own with n tokens: it begins when its call n rounds before has ended. That such calls slow each other is not
-counted.
+of its own with n tokens: it begins when its call n rounds before has ended. If a call alone occupies a part of the
+engine, its ``engine_utilization``, the engine needs this part of the call's seconds for each step.
+
+Processes on one device run at the same time. The device needs the seconds of all its calls for each step, each times
+the call's ``utilization``, the part of the device that it keeps busy while it runs alone; calls at once in an engine
+need no more of the device than of the engine.
 
 A step takes 42 s: already with ``lag=1`` the engine alone is the slowest, and more lag gains nothing. With ``lag=0``,
 where the first edge has no token, a step takes 60 s.
@@ -28,11 +32,13 @@ where the first edge has no token, a step takes 60 s.
 Why it is right: a queue between two stages has k tokens, since its reader is k steps behind; the order of rounds is
 that of ``StageOrder`` in the runtime; the rest is the theorem of ``marked_graph``. The ranks of a call count as
 beginning and ending together, and transfers as taking no time: where both are so and durations are constant, the number
-is exact. Where stages are no chain, only the work of each device is counted, and a step may take longer.
+is exact. A step may take longer where stages are no chain, since then only the work of processes and devices is
+counted, and where calls slow each other down on a device or in an engine.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,14 +48,15 @@ from hfdsl.graph.columns import columns_read
 from hfdsl.graph.program import Derived
 from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.marked_graph import Cycle, MarkedGraph, TokenEdge
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.plan import DRIVER, Plan, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
     """The cycle that allows no fewer seconds for each step, and the least lag that is as fast as any larger one.
 
-    ``enough_lag`` is None if stages are no chain, and the cycle is the work of one device.
+    ``enough_lag`` is None where a step may take longer than the cycle: if stages are no chain, or if calls slow each
+    other down.
     """
 
     cycle: Cycle
@@ -65,10 +72,18 @@ class Throughput:
         return f"{self.cycle}{enough}"
 
 
-def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None) -> Throughput:
+def throughput(
+    plan: Plan,
+    seconds: Mapping[str, float],
+    lag: int | None = None,
+    *,
+    utilization: Mapping[str, float] | None = None,
+    engine_utilization: Mapping[str, float] | None = None,
+) -> Throughput:
     """Predict the speed of a plan with queues from the seconds that each call takes; a call without any counts as 0.
 
-    ``lag`` stands in the place of that of every queue.
+    ``lag`` stands in the place of that of every queue. A call without a ``utilization`` keeps its device busy, and one
+    without an ``engine_utilization`` its engine.
 
     Raises:
         ValueError: for a plan without queues, whose steps are one after another.
@@ -98,12 +113,17 @@ def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None)
         raise ValueError(f"'{plan.name}' has no queues, so its steps run one after another")
     lags = [queue.lag or 0 if lag is None else lag for _, queue in plan.split.queues]
     calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
-    orders = list(_orders(plan))
-    idle = Cycle((), 0.0, 1)
+    orders, shared = list(_orders(plan)), list(_devices(plan))
     at_once = {step.label: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
+    in_engine = {label: (engine_utilization or {}).get(label, 1.0) for label in at_once}
+    on_device = {label: (utilization or {}).get(label, 1.0) for label in calls}
+    work = {label: calls[label] * part for label, part in on_device.items()}
+    work |= {label: min(work[label], calls[label] * max(part, 1 / at_once[label])) for label, part in in_engine.items()}
     cycles = [_busy(calls, order) for order in orders]
-    cycles += [Cycle((label,), calls[label], number) for label, number in at_once.items()]
-    busiest = max(cycles, key=lambda cycle: cycle.ratio, default=idle)
+    for label, number in at_once.items():
+        cycles += [Cycle((label,), calls[label], number), Cycle((label,), calls[label] * in_engine[label], 1)]
+    cycles += [_busy(work, [label for labels in servers for label in labels]) for servers in shared]
+    busiest = max(cycles, key=lambda cycle: cycle.ratio, default=Cycle((), 0.0, 1))
     ends = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
     if ends != [*pairwise(range(plan.split.count))]:
         return Throughput(busiest, None)
@@ -121,7 +141,26 @@ def throughput(plan: Plan, seconds: Mapping[str, float], lag: int | None = None)
     enough = 0
     while graph([enough] * len(lags)).slower_cycle(fastest.ratio) is not None:
         enough += 1
-    return Throughput(_slowest(graph(lags), fastest), enough)
+    timed = {label: part for label, part in on_device.items() if calls[label]}
+    enough_lag = None if _slowed(at_once, in_engine, timed, shared) else enough
+    return Throughput(_slowest(graph(lags), fastest), enough_lag)
+
+
+def _slowed(
+    at_once: Mapping[str, int],
+    engine_utilization: Mapping[str, float],
+    utilization: Mapping[str, float],
+    shared: Iterable[Sequence[Sequence[str]]],
+) -> bool:
+    """Whether calls with a ``utilization`` may slow each other down in their engines or on their devices."""
+    if any(number * engine_utilization[label] > 1 for label, number in at_once.items() if label in utilization):
+        return True
+
+    def most(label: str) -> float:
+        """The part of its device that a call uses, or that all calls in progress in an engine use."""
+        return min(1.0, utilization.get(label, 0.0) * at_once.get(label, 1))
+
+    return any(math.fsum(max(map(most, labels)) for labels in servers) > 1 for servers in shared)
 
 
 def _slowest(graph: MarkedGraph, slowest: Cycle) -> Cycle:
@@ -136,7 +175,7 @@ def _busy(calls: Mapping[str, float], order: Sequence[str]) -> Cycle:
 
 
 def _order_edges(orders: Iterable[Sequence[str]]) -> Iterator[TokenEdge]:
-    """A device does its calls one after another, and those of the next round after them."""
+    """A process does its calls one after another, and those of the next round after them."""
     for order in orders:
         yield from (TokenEdge(before, after, 0) for before, after in pairwise(order))
         yield TokenEdge(order[-1], order[0], 1)
@@ -150,17 +189,32 @@ def _fences(plan: Plan) -> Iterator[TokenEdge]:
                 yield TokenEdge(load.label, step.label, 1)
 
 
-def _orders(plan: Plan) -> Iterator[list[str]]:
-    """By device its calls in the order of a round."""
-    calls: dict[tuple[str, int], list[str]] = {}
+def _in_order(plan: Plan) -> Iterator[Step]:
+    """The calls of a round, without loads of weights in flight, which come beside the calls of their process."""
     for step in sorted(plan.steps, key=lambda step: (plan.split.of[step.node], step.node)):
-        if plan.loads_in_flight(step) or calls_at_once(plan, step) > 1:
-            continue  # it comes beside the calls of its device
-        for group in plan.groups:
-            if group.name == step.group:
-                for device in {devices(group.pool)[rank] for rank in step.ranks}:
-                    calls.setdefault(device, []).append(step.label)
+        if step.group != DRIVER and not plan.loads_in_flight(step):
+            yield step
+
+
+def _orders(plan: Plan) -> Iterator[list[str]]:
+    """By process its calls in the order of a round, without those that may be in progress at once."""
+    calls: dict[tuple[str, int], list[str]] = {}
+    for step in _in_order(plan):
+        for rank in step.ranks if calls_at_once(plan, step) == 1 else ():
+            calls.setdefault((step.group, rank), []).append(step.label)
     yield from calls.values()
+
+
+def _devices(plan: Plan) -> Iterator[list[list[str]]]:
+    """By device its calls, in lists of those that run one after another, or at once in one engine."""
+    pools = {group.name: devices(group.pool) for group in plan.groups}
+    calls: dict[tuple[str, int], dict[tuple[str, int | None], list[str]]] = {}
+    for step in _in_order(plan):
+        engine = step.node if calls_at_once(plan, step) > 1 else None
+        for rank in step.ranks:
+            servers = calls.setdefault(pools[step.group][rank], {})
+            servers.setdefault((step.group, engine), []).append(step.label)
+    yield from (list(servers.values()) for servers in calls.values())
 
 
 def _reads(plan: Plan) -> Iterator[tuple[tuple[str, str], int, int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
 from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan, with_lag
@@ -35,6 +37,14 @@ def plan_of(name: str, lag: int = 1) -> CompiledPlan:
     return flow.compile(placed(flow), SIZES)
 
 
+@cache
+def on_one_device() -> CompiledPlan:
+    """Every role in processes of its own, all of them on one device."""
+    flow, device = FLOWS["grpo"].given(lag=1), hf.ResourcePool([1], use_gpu=False, name="device")
+    places = {name: replace(place, pool=device, colocate=False) for name, place in placed(flow).placements.items()}
+    return flow.compile(hf.Deployment(**places), SIZES)
+
+
 def simulated(plan: CompiledPlan, seconds: dict[str, float], lag: int) -> float:
     """Seconds of a step, long after the start and before the end."""
     call_seconds = {name: DrawnSeconds(duration) for name, duration in seconds.items()}
@@ -53,6 +63,39 @@ def test_the_slowest_cycle_sets_the_pace(durations: dict[str, int], lag: int) ->
     assert throughput(plan_of("grpo"), seconds, predicted.enough_lag).seconds == pytest.approx(with_more)
     if predicted.enough_lag:
         assert throughput(plan_of("grpo"), seconds, predicted.enough_lag - 1).seconds > with_more
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.fixed_dictionaries({call: st.integers(0, 20) for call in CALLS}),
+    st.fixed_dictionaries({call: st.sampled_from([0.0, 0.25, 0.5, 1.0]) for call in CALLS}),
+    st.integers(0, 4),
+)
+def test_no_step_is_faster_than_the_slowest_cycle_or_device(
+    durations: dict[str, int], utilization: dict[str, float], lag: int
+) -> None:
+    """Where calls cannot slow each other down, it is the pace."""
+    plan, seconds = on_one_device(), {call: float(duration) for call, duration in durations.items()}
+    predicted = throughput(plan, seconds, lag, utilization=utilization)
+    takes = {call: DrawnSeconds(seconds[call], utilization=utilization[call]) for call in CALLS}
+    run = simulate_plan(with_lag(plan, lag), takes, 160)
+    assert run.end >= 160 * predicted.seconds - 1e-6
+    of_processes: dict[str, float] = {}
+    for step in plan.steps:
+        if seconds[step.label]:
+            of_processes[step.group] = max(of_processes.get(step.group, 0.0), utilization[step.label])
+    assert (predicted.enough_lag is None) == (sum(of_processes.values()) > 1)
+    if predicted.enough_lag is not None:
+        assert (run.results[140] - run.results[80]) / 60 == pytest.approx(predicted.seconds, rel=0.02, abs=1e-6)
+
+
+def test_a_device_is_named_with_the_seconds_that_its_calls_keep_it_busy() -> None:
+    seconds = {"sampler.generate": 6.0, "actor.update#1": 4.0, "actor.update#2": 4.0}
+    alone = throughput(on_one_device(), seconds, lag=4)
+    assert alone.seconds == 14
+    assert str(alone).endswith(" 14 s")
+    assert throughput(on_one_device(), seconds, lag=4, utilization={"sampler.generate": 0.5}).seconds == 11
+    assert throughput(on_one_device(), seconds, lag=4, utilization={"sampler.generate": 0.0}).seconds == 8
 
 
 def test_what_is_slow_is_named() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import CheckpointError, DefinitionError, HfError, WiringError
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds, simulate_plan
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from hfdsl.tools.plan_json import plan_as_dict
@@ -169,6 +170,29 @@ def test_no_token_is_older_than_the_lag_and_the_log_repeats_the_run(case: Case, 
             assert versions[-1] <= update
 
 
+@pytest.mark.parametrize(("utilization", "later"), [(0.5, False), (1.0, True)])
+def test_on_one_device_that_is_always_busy_weights_arrive_later(utilization: float, later: bool) -> None:
+    """The engine and the actor in processes of their own, on one device or on two."""
+
+    def versions(devices: int) -> list[int]:
+        pools = [hf.ResourcePool([1], use_gpu=False, name=f"pool{i}") for i in range(devices)]
+        places = hf.Deployment(
+            engine=hf.place(Engine, TOKENS, 0.0, 1, False, pool=pools[0], colocate=False),
+            actor=hf.place(Actor, 0.0, pool=pools[-1], colocate=False),
+        )
+        plan = in_flight.given(lag=2, late="wait").compile(places, dims={B: SIZE, R: TOKENS})
+        seconds = {
+            "engine.generate": DrawnSeconds(6.0, utilization=utilization),
+            "actor.update": DrawnSeconds(4.0, utilization=utilization),
+        }
+        with plan.launch("local", seed=SEED) as running:
+            results = list(running.stream(prompts(6, SIZE), seconds=seconds))
+        return [version for result in results for version in result.versions.tensor.flatten().tolist()]
+
+    shared, apart = versions(1), versions(2)
+    assert sum(shared) < sum(apart) if later else shared == apart
+
+
 def test_the_log_has_the_call_the_token_and_the_version(tmp_path: Path) -> None:
     case = Case(2, 3, ((6, 3), (4, 7), (5, 5)), (2, 3))
     with launched(in_flight, "wait", 2) as running:
@@ -257,11 +281,53 @@ def test_weights_that_arrive_at_times_of_their_own_are_not_verified() -> None:
 def test_the_slowest_cycle_is_the_pace_of_the_simulation(
     lag: int, seconds: tuple[float, float, float], at_once: int
 ) -> None:
+    """Where so many calls at once are as fast as one; calls that slow each other down take at least that long."""
     plan = in_flight.given(lag=lag).compile(flight_deployment(at_once=at_once), dims={B: SIZE, R: TOKENS})
-    calls = dict(zip(("engine.generate", "actor.update", "engine.load"), seconds, strict=True))
-    results = simulate_plan(plan, {name: DrawnSeconds(each) for name, each in calls.items()}, 60).results
-    period = 24  # a multiple of the tokens of every cycle
-    assert (results[-1] - results[-1 - period]) / period == pytest.approx(throughput(plan, calls).seconds)
+    calls: dict[str, float] = {}
+    calls["engine.generate"], calls["actor.update"], calls["engine.load"] = seconds
+    for share in (1 / at_once, 1.0):
+        takes = {name: DrawnSeconds(each, engine_utilization=share) for name, each in calls.items()}
+        predicted = throughput(plan, calls, engine_utilization={"engine.generate": share})
+        if share * at_once == 1:
+            assert pace_of(plan, takes) == pytest.approx(predicted.seconds)
+        assert simulate_plan(plan, takes, 40).seconds >= predicted.seconds - 1e-9
+        assert (predicted.enough_lag is None) == (share * at_once > 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "apart", "on_one_device"),
+    [
+        (30.0, 1.0, (30, None), (30 + 4, None)),
+        (30.0, 0.5, (15, None), (15 + 4, None)),
+        (30.0, 0.0, (10, 3), (10 + 4, None)),  # three at once keep the device as busy as one
+        (0.0, 1.0, (4, 0), (4, 0)),
+    ],
+)
+def test_an_engine_and_its_device_need_a_part_of_the_seconds_of_each_call(
+    seconds: float, share: float, apart: tuple[float, int | None], on_one_device: tuple[float, int | None]
+) -> None:
+    """The seconds per step, and the lag that is enough, if nothing is slowed down; updates take 4 s."""
+    pool = hf.ResourcePool([1], use_gpu=False, name="device")
+    shared = hf.Deployment(
+        engine=hf.place(Engine, TOKENS, 0.0, 3, False, pool=pool, colocate=False),
+        actor=hf.place(Actor, 0.0, pool=pool, colocate=False),
+    )
+    takes = {
+        "engine.generate": DrawnSeconds(seconds, engine_utilization=share),
+        "actor.update": DrawnSeconds(4.0),
+    }
+    for places, expected in ((flight_deployment(at_once=3), apart), (shared, on_one_device)):
+        plan = in_flight.given(lag=3).compile(places, dims={B: SIZE, R: TOKENS})
+        medians = {name: each.median for name, each in takes.items()}
+        predicted = throughput(plan, medians, engine_utilization={"engine.generate": share})
+        assert (predicted.seconds, predicted.enough_lag) == expected
+        assert simulate_plan(plan, takes, 40).seconds >= predicted.seconds
+
+
+def pace_of(plan: CompiledPlan, takes: Mapping[str, CallSeconds]) -> float:
+    """Seconds per step, long after the start and before the end, over a multiple of the tokens of every cycle."""
+    results = simulate_plan(plan, takes, 90).results
+    return (results[72] - results[24]) / 48
 
 
 def test_a_plan_says_how_many_calls_may_be_in_progress() -> None:
@@ -272,15 +338,36 @@ def test_a_plan_says_how_many_calls_may_be_in_progress() -> None:
     assert steps["actor.update"] is None
 
 
-def test_calls_at_once_hide_a_long_one() -> None:
-    """Generation takes 30 s, an update 4 s: with three dispatches and calls at once, 34 s for three."""
-    calls, paces = {"engine.generate": DrawnSeconds(30.0), "actor.update": DrawnSeconds(4.0)}, list[float]()
+@pytest.mark.parametrize(("share", "seconds"), [(0.0, 34 / 3), (1 / 3, 34 / 3), (0.5, 15.0), (1.0, 30.0)])
+def test_calls_at_once_hide_a_long_one_if_the_engine_has_room(share: float, seconds: float) -> None:
+    """Generation takes 30 s, an update 4 s: with three dispatches and calls at once, 34 s for three.
+
+    If a call alone occupies half of the engine, three at once take 45 s, which hides the update; if it occupies all
+    of it, they take 90 s.
+    """
+    takes = {"engine.generate": DrawnSeconds(30.0, engine_utilization=share), "actor.update": DrawnSeconds(4.0)}
+    paces = list[float]()
     for at_once in (1, 3):
         plan = in_flight.given(lag=2).compile(flight_deployment(at_once=at_once), dims={B: SIZE, R: TOKENS})
-        simulated = simulate_plan(plan, calls, 40)
-        paces.append((simulated.results[-1] - simulated.results[-31]) / 30)
-        assert simulated.idle["engine"] < 0.2
-    assert paces == pytest.approx([30.0, 34 / 3])
+        paces.append(pace_of(plan, takes))
+        assert simulate_plan(plan, takes, 40).idle["engine"] < 0.2
+    assert paces == pytest.approx([30.0, seconds])
+
+
+def test_an_engine_that_shares_its_device_is_slowed_down_once_for_all_calls() -> None:
+    """Up to three calls that fully share the engine use half of the device: updates may use the other half."""
+    pool = hf.ResourcePool([1], use_gpu=False, name="device")
+    places = hf.Deployment(
+        engine=hf.place(Engine, TOKENS, 0.0, 3, False, pool=pool, colocate=False),
+        actor=hf.place(Actor, 0.0, pool=pool, colocate=False),
+    )
+    plan = in_flight.given(lag=2).compile(places, dims={B: SIZE, R: TOKENS})
+    for utilization, seconds in ((0.5, 10.0), (1.0, 10.0 + 0.5 * 6.0)):
+        takes = {
+            "engine.generate": DrawnSeconds(10.0, utilization=0.5),
+            "actor.update": DrawnSeconds(6.0, utilization=utilization),
+        }
+        assert pace_of(plan, takes) == pytest.approx(seconds)
 
 
 def test_what_would_repeat_calls_is_refused_before_anything_starts() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
@@ -16,6 +17,7 @@ from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
     DrawnSeconds,
     RecordedSeconds,
+    Utilization,
     recorded_seconds,
     simulate_groups,
     simulate_plan,
@@ -23,6 +25,7 @@ from hfdsl.runtime.queues.plan_simulation import (
 )
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
+from tests.nightly import examples
 from tests.runtime.queue_programs import Actor, B, Engine, Judge, deployment, flow
 
 seconds = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -37,16 +40,26 @@ def single() -> hf.Deployment:
     )
 
 
+def on_one_device() -> hf.Deployment:
+    """The engine and the actor in processes of their own on one device."""
+    device = hf.ResourcePool([1], use_gpu=False, name="device")
+    return hf.Deployment(
+        engine=hf.place(Engine, pool=device, colocate=False),
+        judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judge")),
+        actor=hf.place(Actor, pool=device, colocate=False),
+    )
+
+
 @cache
 def plan(lag: int, place: Callable[[], hf.Deployment] = deployment) -> CompiledPlan:
     return flow.given(lag=lag, late="wait").compile(place(), dims={B: 4})
 
 
-class InOrder:
+@dataclass(frozen=True)
+class InOrder(Utilization):
     """Call number i of a step takes entry i modulo their number."""
 
-    def __init__(self, entries: list[int]) -> None:
-        self.entries = entries
+    entries: list[int] = field(default_factory=list)
 
     def of(self, *call: object) -> float:
         return float(self.entries[int(str(call[2])) % len(self.entries)])
@@ -57,7 +70,11 @@ class InOrder:
 def test_a_chain_of_single_ranks_follows_the_recurrence(
     lag: int, generate: list[int], score: list[int], update: list[int]
 ) -> None:
-    takes = {"engine.generate": InOrder(generate), "judge.score": InOrder(score), "actor.update": InOrder(update)}
+    takes = {
+        "engine.generate": InOrder(entries=generate),
+        "judge.score": InOrder(entries=score),
+        "actor.update": InOrder(entries=update),
+    }
     simulated = simulate_plan(with_lag(plan(1, single), lag), takes, 12)
     generated, scored, updated = [0.0], [0.0], [0.0]  # ends, after one before the first step
     for step in range(12):
@@ -68,6 +85,103 @@ def test_a_chain_of_single_ranks_follows_the_recurrence(
     assert list(simulated.results) == updated[1:]
     check_decisions(QueueSpec("queue", lag), simulated.decisions)
     assert max(simulated.staleness) == min(lag, 11)
+
+
+TICKS = 240
+"""Of a second; a call that begins or ends within a tick does so at its end."""
+
+
+@settings(deadline=None, max_examples=examples(30))
+@given(st.integers(0, 3), seconds, seconds, st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([0.25, 0.5, 1.0]))
+@example(1, [6], [2], 0.5, 1.0)
+def test_processes_on_one_device_slow_each_other_down_in_tiny_time_steps(
+    lag: int, generate: list[int], update: list[int], of_engine: float, of_actor: float
+) -> None:
+    takes = {
+        "engine.generate": InOrder(entries=generate, utilization=of_engine),
+        "actor.update": InOrder(entries=update, utilization=of_actor),
+    }
+    steps, tick, results = 6, 0, list[float]()
+    generated, left = 0, {"engine": 0.0, "actor": 0.0}  # ticks of work left
+    generating = updating = False
+    while len(results) < steps:
+        if not generating and generated < steps and len(results) >= generated - lag:
+            generating, left["engine"] = True, float(TICKS * generate[generated % len(generate)])
+        if not updating and generated > len(results):
+            updating, left["actor"] = True, float(TICKS * update[len(results) % len(update)])
+        slowdown = max(1.0, of_engine * generating + of_actor * updating)
+        tick += 1
+        left = {role: ticks - 1 / slowdown for role, ticks in left.items()}
+        if generating and left["engine"] < 1e-6:
+            generating, generated = False, generated + 1
+        if updating and left["actor"] < 1e-6:
+            updating = False
+            results.append(tick / TICKS)
+    simulated = simulate_plan(with_lag(plan(1, on_one_device), lag), takes, steps)
+    assert simulated.results == pytest.approx(results, abs=2 * steps * 2 / TICKS)  # each call ends up to a tick late
+
+
+@pytest.mark.parametrize(("utilization", "seconds_per_step"), [(1.0, 8.0), (0.5, 7.0), (0.0, 6.0)])
+def test_a_device_that_is_idle_beside_the_host_is_used_by_others(utilization: float, seconds_per_step: float) -> None:
+    """Beside 2 s of updates, 6 s of generation take 2 s * utilization longer; fully used, as long as in turns."""
+    takes = {"engine.generate": DrawnSeconds(6.0, utilization=utilization), "actor.update": DrawnSeconds(2.0)}
+    results = simulate_plan(plan(2, on_one_device), takes, 20).results
+    assert (results[15] - results[5]) / 10 == pytest.approx(seconds_per_step)
+
+
+def test_ranks_that_train_together_are_as_slow_as_on_the_device_that_is_shared() -> None:
+    """Beside 6 s of generation on one of two devices, an update of 2 s takes 4 s, and generation 2 s longer."""
+    pool = hf.ResourcePool([2], use_gpu=False, name="devices")
+    places = hf.Deployment(
+        engine=hf.place(Engine, pool=pool.split([1, 1])[1]),
+        judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judge")),
+        actor=hf.place(Actor, pool=pool),
+    )
+    program = flow.given(lag=2, late="wait").compile(places, dims={B: 4})
+    takes = {"engine.generate": DrawnSeconds(6.0), "actor.update": DrawnSeconds(2.0)}
+    simulated = simulate_plan(program, takes, 20)
+    assert (simulated.results[15] - simulated.results[5]) / 10 == pytest.approx(8.0)
+    assert simulated.idle["actor"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_rank_waits_for_the_chunks_with_its_rows_alone() -> None:
+    """The judge's rank 1 begins when the engine's rank 1 has ended, at 2 s, and not at 4 s."""
+
+    class ByRank:
+        def __init__(self, *seconds: float) -> None:
+            self.seconds = seconds
+
+        def of(self, *call: object) -> float:
+            return self.seconds[int(str(call[3]))]
+
+    pools = {name: hf.ResourcePool([2], use_gpu=False, name=name) for name in ("engine", "judge", "actor")}
+    places = {name: hf.place(role, pool=pools[name]) for name, role in (("engine", Engine), ("judge", Judge))}
+    program = flow.given(lag=1, late="wait").compile(
+        hf.Deployment(**places, actor=hf.place(Actor, pool=pools["actor"])), dims={B: 4}
+    )
+    takes: dict[str, CallSeconds] = {
+        "engine.generate": ByRank(4.0, 2.0),
+        "judge.score": ByRank(1.0, 5.0),
+        "actor.update": DrawnSeconds(3.0),
+    }
+    assert simulate_plan(with_lag(program, 0), takes, 2).results == (10.0, 20.0)
+
+
+def test_durations_of_a_users_own_occupy_the_device() -> None:
+    class Constant:
+        def of(self, *call: object) -> float:
+            return 6.0
+
+    takes: dict[str, CallSeconds] = {"engine.generate": Constant(), "actor.update": DrawnSeconds(2.0)}
+    results = simulate_plan(plan(2, on_one_device), takes, 20).results
+    assert (results[15] - results[5]) / 10 == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("name", ["utilization", "engine_utilization"])
+@pytest.mark.parametrize("share", [-0.1, 50.0, float("nan")])
+def test_a_utilization_is_a_share(name: str, share: float) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is a number from 0 to 1, got {share}$"):
+        Utilization(**{name: share})
 
 
 def test_without_a_lag_nodes_run_one_after_another() -> None:

@@ -14,24 +14,24 @@ run one after another.
 
 The schedule is that of a run (``StageOrder``, so nothing is ever late). Every rank runs its calls in the order of
 submission, each as soon as its inputs exist. If several calls of a method may be in progress in a process, a rank
-begins another one as soon as fewer than that are. In the simulation, calls that overlap slow down neither each other
-nor anything else on their device, so their seconds should be those of calls that overlap: with the seconds of a call
-that has its engine to itself, a step comes out too fast. Rows are read chunk by chunk: a rank waits for the chunks of a
-value that hold its rows and, behind a filter, for everything that the filter reads. Ranks of a method that writes or
-exports a state work together: they begin and end together. Transfers between processes take no time. The driver submits
-nothing that follows a result before the result exists.
+begins another one as soon as fewer than that are. Calls of different processes on one device, and calls at once in one
+engine, share it by their utilization (``virtual_clock``); unless that is given, a call is taken to occupy all of both.
+Rows are read chunk by chunk: a rank waits for the chunks of a value that hold its rows and, behind a filter, for
+everything that the filter reads. Ranks of a method that writes or exports a state work together: they begin and end
+together, all of them as slow as on the slowest device. Transfers between processes take no time, and a load of weights
+in flight slows down no call. The driver submits nothing that follows a result before the result exists.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hfdsl.deploy.pools import devices
+from hfdsl.deploy.pools import ResourcePool, devices
 from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Queue, Ref
 from hfdsl.graph.signatures import VALUE
@@ -42,6 +42,7 @@ from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.queues.streaming import StageOrder
+from hfdsl.runtime.queues.virtual_clock import ServerKey, VirtualCall, VirtualClock
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.runtime.simulation import Simulation, Slots, simulate
 
@@ -57,8 +58,25 @@ class CallSeconds(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """The parts of its device and of its engine that a call keeps busy while it runs alone.
+
+    With an ``engine_utilization`` below 1, a call alone leaves room in the batch of an engine that runs several calls
+    at once. Durations that are no ``Utilization`` occupy all of both.
+    """
+
+    utilization: float = 1.0
+    engine_utilization: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("utilization", "engine_utilization"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a number from 0 to 1, got {getattr(self, name)!r}")
+
+
 @dataclass(frozen=True, slots=True)
-class DrawnSeconds:
+class DrawnSeconds(Utilization):
     """A lognormal distribution of ``median`` seconds, whose 99th percentile is ``tail`` times as long.
 
     >>> DrawnSeconds(2.0).of("actor.update", 7), 1.0 < DrawnSeconds(2.0, tail=3.0).of("actor.update", 7) < 12.0
@@ -76,7 +94,7 @@ class DrawnSeconds:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedSeconds:
+class RecordedSeconds(Utilization):
     """Durations of calls in an earlier run; each call takes one of them, drawn at random."""
 
     seconds: tuple[float, ...]
@@ -181,148 +199,154 @@ def simulate_groups(
 
 def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0) -> PlanSimulation:
     """Simulate steps of a plan; nodes without ``seconds`` take no time."""
-    at_once = {step.node: calls for step in plan.steps if (calls := calls_at_once(plan, step)) > 1}
-    clock, order = PlanClock(plan, seconds, seed, at_once=at_once), StageOrder(plan, 0)
-    results, decisions, now = list[float](), list[Decision](), 0.0
+    clock = VirtualClock()
+    at_once = {step.node: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
+    calls, order = PlanCalls(plan, seconds, seed, clock, at_once), StageOrder(plan, 0)
+    results, decisions = list[float](), list[Decision]()
     while (stage := order.next(prompts=max(order.steps) < steps)) is not None:
         step = order.steps[stage]
-        clock.submit(stage, step, now)
+        calls.submit(stage, step)
         decisions += order.submit(stage)
         if min(order.steps) > step:
-            now = clock.result(step) if plan.split.queues else clock.end
-            results.append(now)
-    return PlanSimulation(tuple(results), tuple(decisions), clock.busy(), clock.end)
+            clock.run(calls.result(step) if plan.split.queues else None)
+            results.append(clock.now)
+    clock.run()
+    busy = {group.name: clock.busy(group.name) / group.pool.world_size for group in plan.groups}
+    return PlanSimulation(tuple(results), tuple(decisions), busy, clock.now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The ranks of a step whose call is one call on the clock: a single rank, or all ranks if they work together.
+
+    ``reads`` are the chunks that it waits for, as node and position, and ``drawn_by`` what its duration depends on.
+    """
+
+    ranks: tuple[int, ...]
+    drawn_by: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]
+    servers: tuple[ServerKey, ...]
+    devices: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
-class PlanClock:
-    """The times when each rank is free, and when the chunks of each value of each step exist."""
+class PlanCalls:
+    """The calls of a plan's steps on a virtual clock.
+
+    ``at_once`` has the nodes of which several calls may be in progress in a process, ``fences`` by role and rank the
+    last load of weights in flight, for which later calls wait.
+    """
 
     plan: Plan
     seconds: Mapping[str, CallSeconds]
     seed: int
-    free: dict[tuple[str, int], float] = field(default_factory=dict)  # by device
-    chunks: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # by step and node
-    spans: dict[tuple[int, int], dict[int, tuple[float, float]]] = field(default_factory=dict)  # the same, by rank
-    fences: dict[tuple[str | None, int], float] = field(default_factory=dict)  # by role and rank, of its last weights
-    at_once: Mapping[int, int] = field(default_factory=dict)  # by node, of which several calls may be in progress
-    ends: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # by such a node and rank, of all its calls
-    work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    end: float = 0.0
-    _read_by_filters: dict[int, frozenset[int]] = field(default_factory=dict)
+    clock: VirtualClock
+    at_once: Mapping[int, int] = field(default_factory=dict)
+    fences: dict[tuple[str | None, int], VirtualCall] = field(default_factory=dict)
+    calls: dict[tuple[int, int], Mapping[int, VirtualCall]] = field(default_factory=dict)  # by step, node and rank
+    chunks: dict[tuple[int, int], Sequence[Sequence[VirtualCall]]] = field(default_factory=dict)  # by step and node
+    _parts: dict[int, Sequence[_Part]] = field(default_factory=dict)
+    _steps: dict[int, Step] = field(init=False)
+    _pools: dict[str, ResourcePool] = field(init=False)
 
-    def submit(self, stage: int, number: int, now: float) -> None:
-        """Run the calls of a stage, in program order."""
+    def __post_init__(self) -> None:
+        self._steps = {step.node: step for step in self.plan.steps}
+        self._pools = {group.name: group.pool for group in self.plan.groups}
+
+    def submit(self, stage: int, number: int) -> None:
+        """Submit the calls of a stage's step, in program order."""
         for step in self.plan.steps:
             if self.plan.split.of[step.node] == stage:
-                self._run(step, number, now)
+                self._submit(step, number)
 
-    def _run(self, step: Step, number: int, now: float) -> None:
-        if self.plan.loads_in_flight(step):
-            self._arrive(step, number, now)
-            return
-        places = [self._device(step.group, rank) for rank in step.ranks]
-        ready = [
-            max([now, self._begins(step, rank, place), self._fence(step, rank), *self._inputs(step, number, chunk)])
-            for place, rank, chunk in zip(places, step.ranks, step.chunk_of, strict=True)
+    def _submit(self, step: Step, number: int) -> None:
+        if step.node not in self._parts:
+            self._parts[step.node] = tuple(self._parts_of(step))
+        call_seconds = self.seconds.get(step.label, DrawnSeconds(0.0))
+        share = call_seconds if isinstance(call_seconds, Utilization) else Utilization()
+        in_flight, by_rank = self.plan.loads_in_flight(step), dict[int, VirtualCall]()
+        for part in self._parts[step.node]:
+            after = [call for node, position in part.reads for call in self.chunks[number, node][position]]
+            fences = (self.fences.get((step.role, rank)) for rank in part.ranks if not in_flight)
+            call = self.clock.submit(
+                call_seconds.of(self.seed, step.label, number, *part.drawn_by),
+                after=(*after, *filter(None, fences)),
+                servers=part.servers,
+                at_once=self.at_once.get(step.node, 1),
+                devices=part.devices,
+                utilization=share.utilization,
+                engine_utilization=share.engine_utilization,
+            )
+            by_rank |= dict.fromkeys(part.ranks, call)
+        if in_flight:
+            self.fences |= {(step.role, rank): call for rank, call in by_rank.items()}
+        every = tuple(dict.fromkeys(by_rank.values()))
+        self.calls[number, step.node] = by_rank
+        self.chunks[number, step.node] = [
+            (by_rank[holder],) if holder in by_rank else every for holder in step.layout.holders
         ]
-        call_seconds = self.seconds.get(step.label, DrawnSeconds(0.0))
-        if works_together(step):
-            ready = [max(ready)] * len(ready)
-            takes = [call_seconds.of(self.seed, step.label, number)] * len(ready)
-        else:
-            takes = [call_seconds.of(self.seed, step.label, number, rank) for rank in step.ranks]
-        ends = dict[int, float]()
-        for rank, place, start, duration in zip(step.ranks, places, ready, takes, strict=True):
-            ends[rank] = start + duration
-            self.work[step.group] += self._occupy(step, rank, place, start, ends[rank])
-            self.end = max(self.end, ends[rank])
-        self.spans[number, step.node] = {
-            rank: (start, ends[rank]) for rank, start in zip(step.ranks, ready, strict=True)
-        }
-        last = max(ends.values())
-        self.chunks[number, step.node] = [ends.get(holder, last) for holder in step.layout.holders]
 
-    def _begins(self, step: Step, rank: int, place: tuple[str, int]) -> float:
-        """The time when a rank may begin another call of a step."""
-        if step.node not in self.at_once:
-            return self.free.get(place, 0.0)
-        last = sorted(self.ends.get((step.node, rank), ()))[-self.at_once[step.node] :]
-        return last[0] if len(last) == self.at_once[step.node] else 0.0
+    def _parts_of(self, step: Step) -> Iterator[_Part]:
+        in_flight, node = self.plan.loads_in_flight(step), step.node if step.node in self.at_once else None
+        pool = self._pools.get(step.group)
+        of_group = devices(pool) if pool is not None else [(step.group, rank) for rank in range(max(step.ranks) + 1)]
+        together = works_together(step) and not in_flight
+        for ranks in [step.ranks] if together else [(rank,) for rank in step.ranks]:
+            chunks = {chunk for rank, chunk in zip(step.ranks, step.chunk_of, strict=True) if rank in ranks}
+            yield _Part(
+                ranks=ranks,
+                drawn_by=() if together else ranks,
+                reads=tuple(sorted({read for chunk in chunks for read in self._reads(step, chunk)})),
+                servers=() if in_flight else tuple((step.group, rank, node) for rank in ranks),
+                devices=() if in_flight else tuple(of_group[rank] for rank in ranks),
+            )
 
-    def _occupy(self, step: Step, rank: int, place: tuple[str, int], start: float, stop: float) -> float:
-        """Run a call on a rank; return the seconds during which it ran no other call."""
-        if step.node not in self.at_once:
-            self.free[place] = stop
-            return stop - start
-        ends = self.ends.setdefault((step.node, rank), [])
-        busy = max(ends, default=0.0)
-        ends.append(stop)
-        return max(0.0, stop - max(start, busy))
+    def _reads(self, step: Step, chunk: int) -> Iterator[tuple[int, int]]:
+        """The chunks that a rank waits for: those with its rows, and the inputs of filters before it."""
+        for node in {node for node, _ in columns_read(self.plan.graph, step.node)} & self._steps.keys():
+            count = len(self._steps[node].layout.holders)
+            yield from ((node, position) for position in _overlapping(count, chunk, step.chunks))
+        for node in self._filters_read(step.node) & self._steps.keys():
+            yield from ((node, position) for position in range(len(self._steps[node].layout.holders)))
 
-    def _arrive(self, step: Step, number: int, now: float) -> None:
-        """Deliver weights in flight while the ranks continue their work."""
-        call_seconds = self.seconds.get(step.label, DrawnSeconds(0.0))
-        spans = self.spans[number, step.node] = {}
-        for rank, chunk in zip(step.ranks, step.chunk_of, strict=True):
-            start = max([now, *self._inputs(step, number, chunk)])
-            spans[rank] = start, start + call_seconds.of(self.seed, step.label, number, rank)
-            self.fences[step.role, rank] = spans[rank][1]
-            self.end = max(self.end, spans[rank][1])
-
-    def _fence(self, step: Step, rank: int) -> float:
-        """The arrival time of the weights in flight that were sent before a call, for which the call waits."""
-        return 0.0 if step.role is None else self.fences.get((step.role, rank), 0.0)
-
-    def _device(self, group: str, rank: int) -> tuple[str, int]:
-        pool = next((process_group.pool for process_group in self.plan.groups if process_group.name == group), None)
-        return devices(pool)[rank] if pool is not None else (group, rank)
-
-    def _inputs(self, step: Step, number: int, chunk: int) -> Iterator[float]:
-        """The time when a step's inputs exist: the chunks with its rows, and the inputs of filters before it."""
-        for node in {node for node, _ in columns_read(self.plan.graph, step.node)}:
-            yield from _overlapping(self.chunks.get((number, node), ()), chunk, step.chunks)
-        for node in self._filters_read(step.node):
-            yield from self.chunks.get((number, node), ())
-
-    def _filters_read(self, node: int) -> frozenset[int]:
+    def _filters_read(self, node: int) -> set[int]:
         """The values that decide which rows the filters before a node keep, within its stage."""
-        if node not in self._read_by_filters:
-            here, sources = self.plan.node(node), set[int]()
-            for ref in here.refs if not (isinstance(here.op, Queue) and here.op.splits) else ():
-                sources |= self._filters_read(ref.node)
+        sources, before, seen = set[int](), [node], set[int]()
+        while before:
+            here = self.plan.node(before.pop())
+            if here.id in seen:
+                continue
+            seen.add(here.id)
+            if not (isinstance(here.op, Queue) and here.op.splits):
+                before += [ref.node for ref in here.refs]
             keep = dict(here.arguments)["keep"] if isinstance(here.op, Filter) else None
             if isinstance(keep, Ref):
                 sources |= {source for source, _ in origins(self.plan.graph, keep.node, keep.column or VALUE)}
-            self._read_by_filters[node] = frozenset(sources)
-        return self._read_by_filters[node]
+        return sources
 
-    def result(self, number: int) -> float:
-        """The time when the result of a step exists."""
+    def result(self, number: int) -> list[VirtualCall]:
+        """The calls that make the result of a step, or all of its calls if none does."""
         nodes = {node for ref in self.plan.graph.output.refs() for node in self._made_by(ref.node)}
-        return max((time for node in nodes for time in self.chunks.get((number, node), ())), default=self.end)
+        makers = [call for node in nodes for chunk in self.chunks.get((number, node), ()) for call in chunk]
+        return makers or [call for node in self._steps for call in self.calls.get((number, node), {}).values()]
 
     def _made_by(self, node: int) -> Iterator[int]:
-        if any(step.node == node for step in self.plan.steps):
+        if node in self._steps:
             yield node
         else:
             for ref in self.plan.node(node).refs:
                 yield from self._made_by(ref.node)
 
-    def busy(self) -> dict[str, float]:
-        """Seconds of work per rank of each group, averaged over its ranks."""
-        return {group.name: self.work[group.name] / group.pool.world_size for group in self.plan.groups}
 
+def _overlapping(count: int, chunk: int, chunks: int) -> Iterator[int]:
+    """The positions of a value's chunks, ``count`` of them, that share rows with a reader's chunk.
 
-def _overlapping(times: Sequence[float], chunk: int, chunks: int) -> Iterator[float]:
-    """The times of a value's chunks that share rows with a reader's chunk.
-
-    >>> list(_overlapping([1.0, 2.0, 3.0, 4.0], 0, 2)), list(_overlapping([1.0, 2.0], 2, 3))
-    ([1.0, 2.0], [2.0])
+    >>> list(_overlapping(4, 0, 2)), list(_overlapping(2, 2, 3))
+    ([0, 1], [1])
     """
-    for position, time in enumerate(times):
-        if position * chunks < (chunk + 1) * len(times) and chunk * len(times) < (position + 1) * chunks:
-            yield time
+    for position in range(count):
+        if position * chunks < (chunk + 1) * count and chunk * count < (position + 1) * chunks:
+            yield position
 
 
 def works_together(step: Step) -> bool:

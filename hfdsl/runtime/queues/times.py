@@ -3,7 +3,8 @@
 A worked example of the virtual clock: an engine of two ranks generates two rows each, in 4 s on rank 0 and 2 s on rank
 1, and a group is a row. Groups 2 and 3 have ended at 2 s, groups 0 and 1 at 4 s. Without seconds all end at once.
 
-Calls of a process take their time one after another on the virtual clock, also where several may be in progress.
+Calls of a process take their time one after another on the virtual clock, also where several may be in progress; calls
+of processes on one device share it by their utilization (``virtual_clock``).
 
 Both follow one rule (docs/queues.md): a stage dispatches again once some rank has fewer than ``concurrent_calls``
 unfinished generating calls (``QueueStages.generating``), including calls that wait for a filter of prompts.
@@ -14,10 +15,8 @@ arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from typing import Any, Protocol
 
 from hfdsl.graph.columns import origins
@@ -28,9 +27,10 @@ from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.queues.dispatched import Dispatched, Place
 from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loop import QueuedId
-from hfdsl.runtime.queues.plan_simulation import CallSeconds, PlanClock
+from hfdsl.runtime.queues.plan_simulation import CallSeconds, PlanCalls
 from hfdsl.runtime.queues.stage_plans import QueueStages
 from hfdsl.runtime.queues.stage_run import StageRun
+from hfdsl.runtime.queues.virtual_clock import VirtualCall, VirtualClock
 
 
 class QueueTime(Protocol):
@@ -77,98 +77,98 @@ class VirtualTime:
 
     def __init__(self, stages: QueueStages, seconds: Mapping[str, CallSeconds], seed: int) -> None:
         self._flights = stages.flights
-        self._arrivals: dict[int, Mapping[str | None, Mapping[int, float]]] = {}  # by version, role and rank
-        first, *others = stages.plans
-        self._clocks = [PlanClock(first, seconds, seed)]
-        for plan in others:
-            self._clocks.append(PlanClock(plan, seconds, seed, self._clocks[0].free, fences=self._clocks[0].fences))
-        self._events: list[tuple[float, int, tuple[QueuedId, ...]]] = []
-        self._order = count()
-        self._now = self._trained = 0.0
+        self._arrivals: dict[int, Mapping[str | None, Mapping[int, VirtualCall]]] = {}  # by version, role and rank
+        self._clock, self._fences = VirtualClock(), dict[tuple[str | None, int], VirtualCall]()
+        self._calls = [PlanCalls(plan, seconds, seed, self._clock, fences=self._fences) for plan in stages.plans]
+        self._groups: list[tuple[Sequence[VirtualCall], Sequence[QueuedId]]] = []  # in progress, with their calls
+        self._update: Sequence[VirtualCall] = ()  # the calls that make the result of the update in progress
         self._generating = stages.generating
-        self._free_at = [0.0 for _ in stages.plans]  # when a rank has ended the generating calls of all dispatches
+        self._generation: list[Sequence[VirtualCall]] = [() for _ in stages.plans]  # of the last dispatch, by rank
         self._queried = [list(_queried_chunks(plan)) for plan in stages.plans]
-        self._filtered = 0.0  # when the filters of all dispatches have run
+        self._filters: list[VirtualCall] = []  # the calls that the filters of all dispatches read
 
     def accepts(self, stage: int) -> bool:
         """Whether a rank has ended the generating calls of all dispatches; it may wait for new weights."""
-        return self._free_at[stage] <= self._now
+        calls = self._generation[stage]
+        return not calls or any(call.end is not None for call in calls)
 
     def filtered(self) -> bool:
         """Whether the filters of all dispatches have run."""
-        return self._filtered <= self._now
+        self._filters = _unended(self._filters)
+        return not self._filters
 
     def dispatched(self, stage: int, dispatches: Mapping[int, Dispatched]) -> None:
         """End the groups with the last of the chunks that hold their rows, after the filters have run."""
         number = next(iter(dispatches.values())).number
-        self._clocks[stage].submit(0, number, self._now)
+        self._calls[stage].submit(0, number)
+        self._clock.settle()
         node = self._generating[stage]
-        spans = {} if node is None else self._clocks[stage].spans[number, node]
-        self._free_at[stage] = max(self._now, min((end for _, end in spans.values()), default=self._now))
-        queried = max((self._end(stage, number, place) for place in self._queried[stage]), default=self._now)
-        self._filtered = max(self._filtered, queried)
-        if spans:  # it accepts another dispatch then, even if filters lose all groups
-            self._push(self._free_at[stage], ())
-        if self._queried[stage]:
-            self._push(queried, ())
+        self._generation[stage] = () if node is None else list(self._calls[stage].calls[number, node].values())
+        queried = list(self._makers(stage, number, self._queried[stage]))
+        self._filters = _unended([*self._filters, *queried])
         for queue, dispatch in dispatches.items():
-            ends = {
-                group: max([queried, *(self._end(stage, number, place) for place in dispatch.places(group))])
+            makers = {
+                (queue, group): [*queried, *self._makers(stage, number, dispatch.places(group))]
                 for group in dispatch.groups
             }
             if self._flights.calls:
-                groups = tuple((queue, group) for group in dispatch.groups)
-                self._push(max(ends.values(), default=self._now), groups)
-                continue
-            for group, end in ends.items():
-                self._push(end, ((queue, group),))
+                self._groups.append(([call for calls in makers.values() for call in calls], list(makers)))
+            else:
+                self._groups += [(calls, [group]) for group, calls in makers.items()]
 
     def schedule(self, number: int, version: int, step: Step) -> list[tuple[int, float, int]]:
         """The times when each rank of a call takes each version: at its start, or after a share of its time."""
+        calls = self._calls[0].calls[number, step.node]
+        self._clock.run(calls.values())
         loads: list[tuple[int, float, int]] = [(rank, 0, version) for rank in step.ranks]
         for later, roles in self._arrivals.items():
-            for rank, time in roles.get(step.role, {}).items() if later > version else ():
-                start, stop = self._clocks[0].spans[number, step.node][rank]
-                if time < start:
+            for rank, load in roles.get(step.role, {}).items() if later > version else ():
+                start, stop = calls[rank].start, calls[rank].end
+                if load.end is None or start is None or stop is None:
+                    continue  # the weights have not arrived
+                if load.end < start:
                     loads.append((rank, 0, later))
-                elif time < stop:
-                    loads.append((rank, (time - start) / (stop - start), later))
+                elif load.end < stop:
+                    loads.append((rank, (load.end - start) / (stop - start), later))
         return loads
 
     def settle(self) -> None:
         """Let all sent weights arrive, as they have after a wait for processes."""
         self._arrivals.clear()
-        self._clocks[0].fences.clear()
+        self._fences.clear()
 
-    def _end(self, stage: int, number: int, place: Place) -> float:
-        times = self._clocks[stage].chunks.get((number, place[0]), ())
-        return max(self._now, times[place[1]]) if place[1] < len(times) else self._now
+    def _makers(self, stage: int, number: int, places: Iterable[Place]) -> Iterator[VirtualCall]:
+        """The calls of a dispatch that make these chunks."""
+        for node, chunk in places:
+            chunks = self._calls[stage].chunks.get((number, node), ())
+            yield from chunks[chunk] if chunk < len(chunks) else ()
 
     def trained(self, number: int, steps: Mapping[int, StageRun]) -> None:
         """End the update with its result."""
         for stage in steps:
-            self._clocks[stage].submit(0, number, self._now)
-            self._trained = max(self._trained, self._now, self._clocks[stage].result(number))
+            self._calls[stage].submit(0, number)
+        self._clock.settle()
+        self._update = [call for stage in steps for call in self._calls[stage].result(number)]
+        self._groups.append((self._update, ()))  # the loop sees the end of the update, too
         if self._flights.loads:
             [stage] = steps
             self._arrivals[number + 1] = {
-                load.role: {rank: end for rank, (_, end) in self._clocks[stage].spans[number, load.node].items()}
-                for load in self._flights.loads
+                load.role: self._calls[stage].calls[number, load.node] for load in self._flights.loads
             }
-        self._push(self._trained, ())
 
     def idle(self) -> bool:
         """Whether the last update has ended."""
-        return self._trained <= self._now
+        return not _unended(self._update)
 
     def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
-        """The next groups or updates to end."""
-        if not self._events:
+        """The groups that have ended now; if neither they nor an update have, go on to the next end of a call."""
+        if not self._groups and self._clock.idle:
             return None
-        self._now, groups = self._events[0][0], list[QueuedId]()
-        while self._events and self._events[0][0] == self._now:
-            groups += heapq.heappop(self._events)[2]
-        return groups
+        if all(_unended(calls) for calls, _ in self._groups):
+            self._clock.advance()
+        ended = [groups for calls, groups in self._groups if not _unended(calls)]
+        self._groups = [(calls, groups) for calls, groups in self._groups if _unended(calls)]
+        return [group for groups in ended for group in groups]
 
     def submitted(self, step: StageRun) -> None:
         """Do nothing: no wait is for single calls."""
@@ -180,8 +180,9 @@ class VirtualTime:
     def recorded(self, step: StageRun) -> None:
         """Do nothing: no record is kept."""
 
-    def _push(self, time: float, groups: tuple[QueuedId, ...]) -> None:
-        heapq.heappush(self._events, (time, next(self._order), groups))
+
+def _unended(calls: Iterable[VirtualCall]) -> list[VirtualCall]:
+    return [call for call in calls if call.end is None]
 
 
 def _queried_chunks(plan: Plan) -> Iterator[Place]:

@@ -1,0 +1,261 @@
+"""A virtual clock on which calls share devices and engines: processor sharing, from one event to the next.
+
+A call has the ``seconds`` that it takes alone, and a ``utilization``: the part of that time in which it keeps its
+device busy. 1 is a device that is never idle, 0.5 one that waits for the host half of the time.
+
+**The rule.** Calls in progress on one device run at full speed while the sum of their utilizations is at most 1.
+Above, all of them are slowed down by the same factor, the sum. A worked example: an engine generates for 6 s with a
+utilization of 0.5, beside updates of 2 s with a utilization of 1, all on one GPU::
+
+    0 s      both begin; 0.5 + 1 = 1.5, so both run at 1/1.5 of their speed
+    3 s      the update ends, after 2 s * 1.5; generation has 6 - 3/1.5 = 4 s left, and runs at full speed
+    7 s      generation ends
+    GPU      busy for 0.5 * 6 + 1 * 2 = 5 s of 7; in turns, both would have taken 8 s
+
+Why it is reasonable. A GPU runs the kernels of one process at a time, in time slices. While the processes together want
+less than all of its time, one uses what the other leaves idle. If they want more, the GPU is always busy, and each call
+waits for it. Which one waits longer depends on the lengths of kernels, which are not known here; with equal slowdowns,
+each call gets the device in proportion to what it would use alone. Any other rule that never leaves the device idle
+while calls want it does the same work per second, so that only the order of the ends differs. What this leaves out is
+that kernels of two processes may fit on a GPU side by side (MPS): then calls are faster than predicted.
+
+**Servers.** A server runs its calls in the order of submission, up to ``at_once`` of them at a time. A process is a
+server that runs one call at a time. A method of which several calls may be in progress is a server of its own, an
+engine: its calls share it by the same rule, with an ``engine_utilization`` each. At 1, two calls at once take twice as
+long, so they gain nothing; at 0.5 they take as long as one. A call that its engine slows down wants less of its device
+by the same factor: five calls at once that share an engine fully use the device as much as one. All calls of an engine
+together want no more than the whole device: what they lose to each other there, ``engine_utilization`` includes, since
+it is measured on the device.
+
+A call that several servers and devices run together is as slow as on the slowest of its devices. On the others it keeps
+its utilization: ranks that wait in a collective operation occupy their devices.
+
+A call begins as soon as all calls ``after`` which it comes have ended and each of its servers has room.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import fsum
+from typing import TypeAlias
+
+ServerKey: TypeAlias = tuple[str, int, int | None]
+"""A process, as its group and rank; a method with several calls at once is another server, with the method's node."""
+
+
+@dataclass(slots=True, eq=False)
+class VirtualCall:
+    """A call, with the times when it began and ended, once it has."""
+
+    seconds_left: float
+    servers: Sequence[_Server]
+    devices: Sequence[_Device]
+    utilization: float
+    engine_utilization: float
+    waits: int = 0  # the number of calls and servers that it waits for
+    awaited_by: list[VirtualCall] = field(default_factory=list)
+    start: float | None = None
+    end: float | None = None
+    engine_slowdown: float = 1.0
+    speed: float = 0.0  # seconds of the call alone per second
+    since: float = 0.0  # when it has had this speed
+    due: float = 0.0  # its end, if it keeps this speed
+
+
+@dataclass(slots=True, eq=False)
+class _Device:
+    running: dict[VirtualCall, None] = field(default_factory=dict)  # in order
+    slowdown: float = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    at_once: int
+    unended: list[VirtualCall] = field(default_factory=list)
+    running: dict[VirtualCall, None] = field(default_factory=dict)
+    slowdown: float = 1.0
+    busy: float = 0.0  # seconds with a call in progress, before ``began``
+    began: float = 0.0
+
+
+class VirtualClock:
+    """The time, the calls in progress, and those that wait.
+
+    >>> clock, gpu = VirtualClock(), ["gpu"]
+    >>> generate = clock.submit(6.0, servers=[("engine", 0, None)], devices=gpu, utilization=0.5)
+    >>> update = clock.submit(2.0, servers=[("actor", 0, None)], devices=gpu)
+    >>> clock.run()
+    >>> update.end, generate.end, clock.busy("engine")
+    (3.0, 7.0, 7.0)
+
+    Two calls at once in an engine, which a call alone occupies for 3/4 of its time:
+
+    >>> clock, engine = VirtualClock(), [("engine", 0, 7)]
+    >>> calls = [clock.submit(4.0, servers=engine, at_once=2, engine_utilization=0.75) for _ in range(2)]
+    >>> clock.run()
+    >>> [call.end for call in calls]
+    [6.0, 6.0]
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._servers: dict[ServerKey, _Server] = {}
+        self._devices: dict[Hashable, _Device] = {}
+        self._due: list[tuple[float, int, VirtualCall]] = []
+        self._order = count()
+        # What calls have begun or ended on since speeds were computed; dicts keep the order.
+        self._begun: dict[VirtualCall, None] = {}
+        self._changed_servers: dict[_Server, None] = {}
+        self._changed_devices: dict[_Device, None] = {}
+
+    def submit(
+        self,
+        seconds: float,
+        *,
+        after: Iterable[VirtualCall] = (),
+        servers: Iterable[ServerKey] = (),
+        at_once: int = 1,
+        devices: Iterable[Hashable] = (),
+        utilization: float = 1.0,
+        engine_utilization: float = 1.0,
+    ) -> VirtualCall:
+        """Submit a call that takes ``seconds`` alone."""
+        call = VirtualCall(
+            seconds,
+            [self._servers.setdefault(key, _Server(at_once)) for key in servers],
+            [self._devices.setdefault(key, _Device()) for key in devices],
+            utilization,
+            engine_utilization,
+        )
+        for earlier in after:
+            if earlier.end is None:
+                earlier.awaited_by.append(call)
+                call.waits += 1
+        for server in call.servers:
+            server.unended.append(call)
+            call.waits += len(server.unended) > server.at_once
+        if not call.waits:
+            self._begin(call)
+        return call
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is in progress."""
+        return not self._begun and self._next_end() is None
+
+    def advance(self) -> None:
+        """Go on to the next end of a call, and end all calls that end at that time."""
+        self._set_speeds()
+        if (end := self._next_end()) is not None:
+            self.now = end
+            self.settle()
+
+    def settle(self) -> None:
+        """End the calls that end now, such as those that were submitted since and take no time."""
+        self._set_speeds()
+        while ended := list(self._take_ended()):
+            for call in ended:
+                self._leave(call)
+            for call in ended:
+                self._begin_next(call)
+            self._set_speeds()
+
+    def _next_end(self) -> float | None:
+        while self._due:
+            due, _, call = self._due[0]
+            if call.end is None and call.due == due:
+                return due
+            heapq.heappop(self._due)  # the call has ended, or its speed has changed since
+        return None
+
+    def _take_ended(self) -> Iterator[VirtualCall]:
+        while self._next_end() == self.now:
+            call = heapq.heappop(self._due)[2]
+            call.end = self.now
+            yield call
+
+    def run(self, calls: Iterable[VirtualCall] | None = None) -> None:
+        """Go on until these calls have ended; without an argument, until no call is in progress."""
+        if calls is None:
+            while not self.idle:
+                self.advance()
+            return
+        for call in calls:
+            while call.end is None:
+                self.advance()
+
+    def busy(self, group: str) -> float:
+        """The seconds in which the servers of a group had a call in progress, added up."""
+        return sum(server.busy for (name, _, _), server in self._servers.items() if name == group)
+
+    def _begin(self, call: VirtualCall) -> None:
+        call.start = self.now
+        self._begun[call] = None
+        for server in call.servers:
+            if not server.running:
+                server.began = self.now
+            server.running[call] = None
+            self._changed_servers[server] = None
+        for device in call.devices:
+            device.running[call] = None
+            self._changed_devices[device] = None
+
+    def _leave(self, call: VirtualCall) -> None:
+        for device in call.devices:
+            del device.running[call]
+            self._changed_devices[device] = None
+        for server in call.servers:
+            del server.running[call]
+            self._changed_servers[server] = None
+            if not server.running:
+                server.busy += self.now - server.began
+
+    def _begin_next(self, ended: VirtualCall) -> None:
+        """Begin the calls for which a call that has ended was the last to wait for."""
+        waiting, ended.awaited_by = ended.awaited_by, []
+        for server in ended.servers:
+            server.unended.remove(ended)
+            waiting += server.unended[server.at_once - 1 : server.at_once]  # there is room for this one now
+        for call in waiting:
+            call.waits -= 1
+            if not call.waits:
+                self._begin(call)
+
+    def _set_speeds(self) -> None:
+        """Compute the speeds of calls that share a server or device with calls that have begun or ended."""
+        affected, self._begun = self._begun, {}
+        for server in self._changed_servers:
+            server.slowdown = max(1.0, fsum(call.engine_utilization for call in server.running))
+            for call in server.running:
+                call.engine_slowdown = max(server.slowdown for server in call.servers)
+                self._changed_devices |= dict.fromkeys(call.devices)
+            affected |= server.running
+        for device in self._changed_devices:
+            device.slowdown = max(1.0, _load(device))
+            affected |= device.running
+        self._changed_servers, self._changed_devices = {}, {}
+        for call in affected:
+            self._set_speed(call)
+
+    def _set_speed(self, call: VirtualCall) -> None:
+        speed = 1.0 / (call.engine_slowdown * max((device.slowdown for device in call.devices), default=1.0))
+        if speed == call.speed:
+            return  # and its end stays the same to the last bit
+        call.seconds_left = max(0.0, call.seconds_left - (self.now - call.since) * call.speed)
+        call.speed, call.since = speed, self.now
+        call.due = self.now + call.seconds_left / speed
+        heapq.heappush(self._due, (call.due, next(self._order), call))
+
+
+def _load(device: _Device) -> float:
+    """The sum of the utilizations of the servers on a device."""
+    by_server: dict[_Server | VirtualCall, list[float]] = {}
+    for call in device.running:
+        # A call of several servers is the only one that these run.
+        by_server.setdefault(call.servers[0] if call.servers else call, []).append(
+            call.utilization / call.engine_slowdown
+        )
+    return fsum(min(1.0, fsum(parts)) for parts in by_server.values())
