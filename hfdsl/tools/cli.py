@@ -208,6 +208,20 @@ def _parser() -> _Parser:
         help="a run's trace, or a TOML file with [seconds]; without it, an example is shown",
     )
     simulate.add_argument(
+        "--utilization",
+        action="append",
+        default=[],
+        metavar="CALL=SHARE",
+        help="the share of its time in which a call that runs alone keeps its GPU busy (default: 1); repeatable",
+    )
+    simulate.add_argument(
+        "--engine-utilization",
+        action="append",
+        default=[],
+        metavar="CALL=SHARE",
+        help="the share of its engine that one of several calls at once occupies (default: 1); repeatable",
+    )
+    simulate.add_argument(
         "--lag", action="append", default=[], metavar="K", help="a lag, or 'none' for no queue; repeatable"
     )
     simulate.add_argument("--steps", type=_count, default=200, metavar="N", help="how many steps (default: 200)")

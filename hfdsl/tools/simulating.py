@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.compiled import CompiledPlan
@@ -19,6 +19,7 @@ from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
     DrawnSeconds,
     RecordedSeconds,
+    Utilization,
     recorded_seconds,
     simulate_groups,
     simulate_plan,
@@ -28,6 +29,11 @@ from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import machine, say, show_json
 from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import parse_toml
+
+T = TypeVar("T")
+
+UTILIZATIONS = ("utilization", "engine_utilization")
+"""What a duration says of the call's device and engine."""
 
 NO_LAG = "none"
 """How the command line names steps that run one after another."""
@@ -58,6 +64,8 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         raise UsageError("--late goes with --slots: batches that are taken in order are never late")
     if arguments.keep is not None and arguments.slots is None:
         raise UsageError("--keep goes with --slots: groups are filtered one by one")
+    if arguments.slots is not None and (arguments.utilization or arguments.engine_utilization):
+        raise UsageError("--slots simulates groups that share no device: utilization does not go with it")
     if not plan.split.queues:
         raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
     if arguments.seconds is None:
@@ -65,6 +73,7 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     seconds = _read(Path(arguments.seconds), plan)
     if missing := [label for label in _timed(plan) if label not in seconds]:
         raise UsageError(f"'{arguments.seconds}' has no time for {', '.join(map(repr, sorted(missing)))}")
+    seconds = _with_utilization(plan, seconds, arguments)
     rows = [_row(plan, lag, seconds, arguments) for lag in _lags(arguments.lag, plan, arguments.slots is not None)]
     if machine(arguments):
         show_json([asdict(row) for row in rows])
@@ -102,7 +111,14 @@ def _slowest(plan: CompiledPlan, seconds: Mapping[str, CallSeconds], lag: int) -
         for label, call_seconds in seconds.items()
         if isinstance(call_seconds, (DrawnSeconds, RecordedSeconds))
     }
-    return throughput(plan, medians, lag)
+    shares = {label: share for label, share in seconds.items() if isinstance(share, Utilization)}
+    return throughput(
+        plan,
+        medians,
+        lag,
+        utilization={label: share.utilization for label, share in shares.items()},
+        engine_utilization={label: share.engine_utilization for label, share in shares.items()},
+    )
 
 
 def _light(plan: CompiledPlan) -> set[str]:
@@ -117,9 +133,8 @@ def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix != ".toml":
             return recorded_seconds(plan, read_trace(text))
-        return _of_calls(
-            plan, {name: _call_seconds(name, entry) for name, entry in dict(parse_toml(text)["seconds"]).items()}
-        )
+        entries = dict(parse_toml(text)["seconds"]).items()
+        return _by_label(plan, {name: _call_seconds(name, entry) for name, entry in entries})
     except OSError as error:
         raise UsageError(f"cannot read '{file}': {error.strerror}") from None
     except KeyError:
@@ -128,8 +143,8 @@ def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
         raise UsageError(f"'{file}' is not a trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
 
 
-def _of_calls(plan: CompiledPlan, named: Mapping[str, DrawnSeconds]) -> Mapping[str, CallSeconds]:
-    """The durations by call, where a name without a number, ``actor.update``, stands for all calls of that name.
+def _by_label(plan: CompiledPlan, named: Mapping[str, T]) -> dict[str, T]:
+    """Values by call, where a name without a number, ``actor.update``, stands for all calls of that name.
 
     Raises:
         UsageError: for a name that no call has.
@@ -139,19 +154,55 @@ def _of_calls(plan: CompiledPlan, named: Mapping[str, DrawnSeconds]) -> Mapping[
     if unknown := [name for name in named if name not in {*labels, *methods}]:
         call_names = sorted({*labels, *methods})
         raise UsageError(f"'{plan.name}' has no call '{unknown[0]}'; {closest(unknown[0], call_names)}")
-    by_label = {label: named.get(label, named.get(method)) for label, method in zip(labels, methods, strict=True)}
-    return {label: call_seconds for label, call_seconds in by_label.items() if call_seconds is not None}
+    return {
+        label: named[label] if label in named else named[method]
+        for label, method in zip(labels, methods, strict=True)
+        if label in named or method in named
+    }
 
 
 def _call_seconds(label: str, entry: Any) -> DrawnSeconds:
-    """``41.0``, or ``{ median = 41.0, tail = 3.0 }``."""
+    """``41.0``, or ``{ median = 41.0, tail = 3.0, utilization = 0.5, engine_utilization = 0.8 }``."""
     values = entry if isinstance(entry, dict) else {"median": entry}
-    if not values.keys() <= {"median", "tail"} or "median" not in values:
-        raise ValueError(f'"{label}" is a number of seconds or {{ median = SECONDS, tail = P99/MEDIAN }}')
+    if not values.keys() <= {"median", "tail", *UTILIZATIONS} or "median" not in values:
+        raise ValueError(
+            f'"{label}" is a number of seconds or {{ median = SECONDS, tail = P99/MEDIAN, utilization = SHARE, '
+            "engine_utilization = SHARE }"
+        )
     median, tail = float(values["median"]), float(values.get("tail", 1.0))
     if not (0 <= median < float("inf") and 1 <= tail < float("inf")):
         raise ValueError(f'"{label}" takes {median:g} s with a tail of {tail:g}: at least 0 s, a tail of at least 1')
-    return DrawnSeconds(median, tail)
+    try:
+        return DrawnSeconds(median, tail, **{name: float(values[name]) for name in UTILIZATIONS if name in values})
+    except ValueError as error:
+        raise ValueError(f'"{label}": {error}') from None
+
+
+def _with_utilization(
+    plan: CompiledPlan, seconds: Mapping[str, CallSeconds], arguments: argparse.Namespace
+) -> Mapping[str, CallSeconds]:
+    """The durations with the shares of the command line, which come before those of a file.
+
+    Raises:
+        UsageError: for a name that no call has, or what is no share.
+    """
+    by_label = dict(seconds)
+    for name in UTILIZATIONS:
+        shares = dict[str, float]()
+        for text in getattr(arguments, name):
+            call, _, share = text.rpartition("=")
+            try:
+                shares[call] = float(share)
+                Utilization(utilization=shares[call])
+            except ValueError:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{option} takes CALL=SHARE, with a share from 0 to 1, got '{text}'") from None
+        for label, share in _by_label(plan, shares).items():
+            call_seconds = by_label.get(label)
+            if isinstance(call_seconds, (DrawnSeconds, RecordedSeconds)):
+                changed: Any = {name: share}
+                by_label[label] = replace(call_seconds, **changed)
+    return by_label
 
 
 def _lags(texts: Sequence[str], plan: CompiledPlan, by_groups: bool) -> list[int | None]:

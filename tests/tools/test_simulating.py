@@ -67,6 +67,44 @@ def test_lags_are_side_by_side(write: Callable[[str, str], str], queued: str, ca
     ]
 
 
+ON_ONE_DEVICE = (
+    QUEUED
+    + """
+device = hf.ResourcePool([1], name="device")
+shared = hf.Deployment(
+    actor=hf.place(Actor, pool=device, colocate=False), judge=hf.place(Judge, pool=device, colocate=False)
+)
+experiment = hf.Experiment(queued, shared, dims={B: 8, P: 4}, batches=batches)
+"""
+)
+
+
+def test_a_utilization_is_stated_beside_the_seconds_or_as_an_option(
+    write: Callable[[str, str], str], program: str, capsys: Capture
+) -> None:
+    """Answers of 3 s, and scores of 2 s that keep the device busy."""
+    write("queued.py", ON_ONE_DEVICE)
+    half = '[seconds]\n"actor.answer" = { median = 3.0, utilization = 0.5 }\n"judge.score" = 2.0\n'
+    none = half.replace("0.5", "0.0")
+    call = ("simulate", "queued.py:experiment", "--steps", "50", "--lag", "2", "--format", "json", "--seconds")
+    seconds = [
+        json.loads(run_cli(capsys, *call, write("seconds.toml", text), *options)[1])[0]["seconds"]
+        for text, options in (
+            (CONSTANT, ()),
+            (half, ()),
+            (CONSTANT, ("--utilization", "actor.answer=0.5")),
+            (none, ("--utilization", "actor.answer=0.5")),
+            (none, ()),
+        )
+    ]
+    assert seconds == [pytest.approx(each, rel=0.02) for each in (5.0, 4.0, 4.0, 4.0, 3.0)]
+    code, out, _ = run_cli(capsys, *call[:-3], "--seconds", write("seconds.toml", half))
+    assert code == output.OK
+    assert out.endswith("with median times, lag 2: actor.answer + judge.score 3.5 s\n")
+    code, out, err = run_cli(capsys, *call, "seconds.toml", "--engine-utilization", "actor.answer=0.5")
+    assert (code, err) == (output.OK, "")
+
+
 def test_groups_that_are_late_are_dropped(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
     call = ("simulate", queued, "--seconds", write("seconds.toml", SECONDS), "--slots", "32", "--format", "json")
     code, out, _ = run_cli(capsys, *call, "--lag", "1", "--lag", "8")
@@ -117,6 +155,31 @@ def test_a_trace_of_a_run_gives_the_seconds(queued: str, capsys: Capture) -> Non
         ("queued.py:experiment", CONSTANT, ("--late", "drop"), "--late goes with --slots"),
         ("queued.py:experiment", CONSTANT, ("--slots", "2", "--lag", "none"), "--slots simulates queues"),
         ("queued.py:experiment", CONSTANT, ("--keep", "0.5"), "--keep goes with --slots"),
+        (
+            "queued.py:experiment",
+            CONSTANT,
+            ("--utilization", "judge.score=50"),
+            "--utilization takes CALL=SHARE, with a share from 0 to 1, got 'judge.score=50'",
+        ),
+        (
+            "queued.py:experiment",
+            CONSTANT,
+            ("--engine-utilization", "judge.score"),
+            "--engine-utilization takes CALL=SHARE, with a share from 0 to 1, got 'judge.score'",
+        ),
+        ("queued.py:experiment", CONSTANT, ("--utilization", "judge.scor=1"), "'queued' has no call 'judge.scor'; did"),
+        (
+            "queued.py:experiment",
+            CONSTANT,
+            ("--slots", "2", "--utilization", "judge.score=0.5"),
+            "--slots simulates groups that share no device",
+        ),
+        (
+            "queued.py:experiment",
+            '[seconds]\n"judge.score" = { median = 1, utilization = 2 }\n',
+            (),
+            "'x.toml' is not a trace of hfdsl, nor a TOML file with a table [seconds]: \"judge.score\": utilization is",
+        ),
     ],
 )
 def test_what_cannot_be_simulated(
