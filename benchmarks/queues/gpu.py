@@ -11,9 +11,11 @@ weights in flight, to an engine that samples the rows of up to lag + 1 calls in 
 processes, one after another, each from an empty queue. Results are measured once the queue is in its steady state:
 neither those that were generated ahead while the first update waited, nor the last ones, beside which nothing is
 generated; else a lag of 4 would seem faster than its engine. Without a queue three results come before the first that
-is measured. *Predicted* is what ``hfdsl simulate`` makes of the times
-that calls took in the row without a queue: those of calls that have the engine for themselves, which is too fast for
-calls that share it. The reward takes no time, and every row trains with the same columns.
+is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue, where
+each has the engine and the GPU for itself, and of the GPU's utilization meanwhile (``benchmarks.queues.utilization``),
+which is printed behind the times. A call without samples counts as one that keeps the GPU busy, and a call beside
+others in one engine as one that occupies all of it. The reward takes no time, and every row trains with the same
+columns.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import hfdsl as hf
 from benchmarks.queues.long_tails import EvenTokens, InFlightLongTails, LongTailActor, LongTailSampler, prompts_of
+from benchmarks.queues.utilization import UtilizationSampler, utilization_of_calls
 from benchmarks.training.models import llama
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import Timeline
@@ -200,13 +204,18 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
     loader = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(batches))
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
     times, lengths, timelines = list[float](), list[float](), list[Timeline]()
-    for _, rollout in results:
-        times.append(time.perf_counter())
-        lengths.append(rollout.length.value)
-        timelines.append(running.timeline)
+    with UtilizationSampler() if case.lag is None else nullcontext() as sampler:
+        for _, rollout in results:
+            times.append(time.perf_counter())
+            lengths.append(rollout.length.value)
+            timelines.append(running.timeline)
     count = case.measured(args.steps)
     seconds, measured_lengths = case.seconds(times, args.steps), lengths[case.before : case.before + count]
-    calls = recorded_seconds(running.plan, timelines[case.before :]) if case.lag is None else {}
+    calls = dict[str, RecordedSeconds]()
+    if sampler is not None:
+        calls = recorded_seconds(running.plan, timelines[case.before :])
+        for name, utilization in utilization_of_calls(sampler.samples, timelines[case.before :]).items():
+            calls[name] = replace(calls[name], utilization=utilization)
     return Measured(seconds, case.rows * sum(measured_lengths) / count / seconds, calls)
 
 
@@ -256,7 +265,9 @@ def row(
         "times as fast": ratio,
         "predicted": predicted,
         "off by": off,
-        "calls, s": ", ".join(f"{name} {of_each_step(calls)}" for name, calls in result.calls.items()),
+        "calls, s (GPU)": ", ".join(
+            f"{name} {of_each_step(calls)} ({calls.utilization:.0%})" for name, calls in result.calls.items()
+        ),
     }
 
 
