@@ -1,7 +1,7 @@
-"""What the proofs of queues cost: ``python -m benchmarks.queues.analysis`` prints a table for 10 queues and 50 nodes.
+"""What proofs and simulations of queues cost, for 10 queues and 50 nodes: ``python -m benchmarks.queues.analysis``.
 
 The program is a chain of eleven stages: an engine, relays of three calls each, and a trainer that sends its weights to
-the engine. CPU times are medians of 20 checks in a warm process, with the caches of a program empty.
+the engine. CPU times are medians of 20 runs in a warm process, of simulations of 5; a program's caches are empty.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hfdsl.check.queue_bounds import queue_bounds
 from hfdsl.check.rules import lags, live_queues, queues
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
+from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
 
 QUEUES = 10
 
@@ -101,9 +102,11 @@ def main() -> None:
     places = deployment()
     plan = chain.compile(places, {B: 8})
     seconds = {step.label: 1.0 + index % 7 for index, step in enumerate(plan.steps)}
+    drawn = {label: DrawnSeconds(median, tail=1.5) for label, median in seconds.items()}
     rows = {
         "proofs of queues": milliseconds(lambda: analysis(plan)),
         "throughput, and the least lag that is enough": milliseconds(lambda: throughput(plan, seconds)),
+        "a simulation of 200 steps": milliseconds(lambda: simulate_plan(plan, drawn, 200), 5),
         "the whole check": milliseconds(lambda: chain.check(places, {B: 8})),
     }
     nodes, queue_count = len(plan.graph.nodes), len(plan.split.queues)
