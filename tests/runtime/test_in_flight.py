@@ -355,14 +355,17 @@ def test_calls_at_once_hide_a_long_one_if_the_engine_has_room(share: float, seco
 
 
 def test_an_engine_that_shares_its_device_is_slowed_down_once_for_all_calls() -> None:
-    """Up to three calls that fully share the engine use half of the device: updates may use the other half."""
+    """Up to three calls that fully share the engine use half of the device: updates have the other half.
+
+    With updates that want all of it, the device is always busy, for 0.5 * 10 s + 6 s.
+    """
     pool = hf.ResourcePool([1], use_gpu=False, name="device")
     places = hf.Deployment(
         engine=hf.place(Engine, TOKENS, 0.0, 3, False, pool=pool, colocate=False),
         actor=hf.place(Actor, 0.0, pool=pool, colocate=False),
     )
     plan = in_flight.given(lag=2).compile(places, dims={B: SIZE, R: TOKENS})
-    for utilization, seconds in ((0.5, 10.0), (1.0, 10.0 + 0.5 * 6.0)):
+    for utilization, seconds in ((0.5, 10.0), (1.0, 11.0)):
         takes = {
             "engine.generate": DrawnSeconds(10.0, utilization=0.5),
             "actor.update": DrawnSeconds(6.0, utilization=utilization),

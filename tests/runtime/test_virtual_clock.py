@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -26,6 +27,19 @@ class Case:
     engine_utilization: Fraction = Fraction(1)
     after: frozenset[int] = frozenset()
     waits: bool = False
+
+
+def fair_share(wanted: Sequence[Fraction]) -> Fraction:
+    """The largest share at which nobody gets more, and no more than everything is given away; 1 if all is enough."""
+    if sum(wanted) <= 1:
+        return Fraction(1)
+    # Given away at a share is piecewise linear in it, with bends at what is wanted: find the piece that reaches 1.
+    for low, high in pairwise(sorted({Fraction(0), *wanted})):
+        below = sum((part for part in wanted if part <= low), Fraction(0))
+        above = sum(part > low for part in wanted)
+        if below + above * high >= 1:
+            return (1 - below) / above
+    raise AssertionError(wanted)
 
 
 def ends_of(calls: Sequence[Case]) -> list[Fraction]:
@@ -60,13 +74,18 @@ def ends_of(calls: Sequence[Case]) -> list[Fraction]:
                 by_server = wanted.setdefault(device, {})
                 key = calls[i].servers or i
                 by_server[key] = by_server.get(key, Fraction(0)) + calls[i].utilization / in_engine[i]
-        loads = {
-            device: max(Fraction(1), sum((min(Fraction(1), part) for part in by_server.values()), Fraction(0)))
-            for device, by_server in wanted.items()
+        fair = {device: fair_share([min(Fraction(1), part) for part in by.values()]) for device, by in wanted.items()}
+        slowdowns = {
+            i: max(
+                [Fraction(1)]
+                + [
+                    min(Fraction(1), wanted[device][calls[i].servers or i]) / fair[device]
+                    for device in calls[i].devices
+                ]
+            )
+            for i in running
         }
-        speeds = {
-            i: 1 / (in_engine[i] * max([Fraction(1), *(loads[device] for device in calls[i].devices)])) for i in running
-        }
+        speeds = {i: 1 / (in_engine[i] * slowdowns[i]) for i in running}
         step = min(left[i] / speed for i, speed in speeds.items())
         now += step
         for i, speed in speeds.items():

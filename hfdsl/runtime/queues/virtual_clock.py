@@ -4,25 +4,26 @@ A call has the ``seconds`` that it takes alone, and a ``utilization``: the part 
 device busy. 1 is a device that is never idle, 0.5 one that waits for the host half of the time.
 
 **The rule.** Calls in progress on one device run at full speed while the sum of their utilizations is at most 1.
-Above, all of them are slowed down by the same factor, the sum. A worked example: an engine generates for 6 s with a
-utilization of 0.5, beside updates of 2 s with a utilization of 1, all on one GPU::
+Above, processes share the device fairly (max-min): each gets as much as any other, unless it wants less; then it gets
+what it wants, and the others share the rest. A call that gets half of what it wants runs at half of its speed. A worked
+example: an engine generates for 6 s with a utilization of 0.5, beside updates of 2 s with a utilization of 1, all on
+one GPU::
 
-    0 s      both begin; 0.5 + 1 = 1.5, so both run at 1/1.5 of their speed
-    3 s      the update ends, after 2 s * 1.5; generation has 6 - 3/1.5 = 4 s left, and runs at full speed
-    7 s      generation ends
-    GPU      busy for 0.5 * 6 + 1 * 2 = 5 s of 7; in turns, both would have taken 8 s
+    0 s      both begin; each gets 0.5: generation runs at full speed, and the update at half of it
+    4 s      the update ends
+    6 s      generation ends
+    GPU      busy for 0.5 * 6 + 1 * 2 = 5 s of 6; in turns, both would have taken 8 s
 
-Why it is reasonable. A GPU runs the kernels of one process at a time, in time slices. While the processes together want
-less than all of its time, one uses what the other leaves idle. If they want more, the GPU is always busy, and each call
-waits for it. Which one waits longer depends on the lengths of kernels, which are not known here; with equal slowdowns,
-each call gets the device in proportion to what it would use alone. Any other rule that never leaves the device idle
-while calls want it does the same work per second, so that only the order of the ends differs. What this leaves out is
-that kernels of two processes may fit on a GPU side by side (MPS): then calls are faster than predicted.
+Why it is reasonable. A GPU runs the kernels of one process at a time, in time slices that are equally long for all
+processes that have kernels to run. A process that has none leaves its time to the others, and one that seldom has any
+gets it whenever it wants. What this leaves out: a kernel waits for the end of another process's slice, which makes
+calls slower than predicted, and kernels of two processes may run on a GPU side by side (MPS), which makes them faster.
 
 **Servers.** A server runs its calls in the order of submission, up to ``at_once`` of them at a time. A process is a
 server that runs one call at a time. A method of which several calls may be in progress is a server of its own, an
-engine: its calls share it by the same rule, with an ``engine_utilization`` each. At 1, two calls at once take twice as
-long, so they gain nothing; at 0.5 they take as long as one. A call that its engine slows down wants less of its device
+engine: each decode step has the rows of all its calls, so above a sum of 1 of their ``engine_utilization`` all are
+slowed down by the same factor, the sum. At 1, two calls at once take twice as long, so they gain nothing; at 0.5 they
+take as long as one. A call that its engine slows down wants less of its device
 by the same factor: five calls at once that share an engine fully use the device as much as one. All calls of an engine
 together want no more than the whole device: what they lose to each other there, ``engine_utilization`` includes, since
 it is measured on the device.
@@ -36,7 +37,7 @@ A call begins as soon as all calls ``after`` which it comes have ended and each 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from math import fsum
@@ -68,7 +69,7 @@ class VirtualCall:
 @dataclass(slots=True, eq=False)
 class _Device:
     running: dict[VirtualCall, None] = field(default_factory=dict)  # in order
-    slowdown: float = 1.0
+    slowdowns: Mapping[_Server | VirtualCall, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +90,7 @@ class VirtualClock:
     >>> update = clock.submit(2.0, servers=[("actor", 0, None)], devices=gpu)
     >>> clock.run()
     >>> update.end, generate.end, clock.busy("engine")
-    (3.0, 7.0, 7.0)
+    (4.0, 6.0, 6.0)
 
     Two calls at once in an engine, which a call alone occupies for 3/4 of its time:
 
@@ -234,14 +235,15 @@ class VirtualClock:
                 self._changed_devices |= dict.fromkeys(call.devices)
             affected |= server.running
         for device in self._changed_devices:
-            device.slowdown = max(1.0, _load(device))
+            device.slowdowns = _slowdowns(device)
             affected |= device.running
         self._changed_servers, self._changed_devices = {}, {}
         for call in affected:
             self._set_speed(call)
 
     def _set_speed(self, call: VirtualCall) -> None:
-        speed = 1.0 / (call.engine_slowdown * max((device.slowdown for device in call.devices), default=1.0))
+        on_devices = max((device.slowdowns[_process(call)] for device in call.devices), default=1.0)
+        speed = 1.0 / (call.engine_slowdown * on_devices)
         if speed == call.speed:
             return  # and its end stays the same to the last bit
         call.seconds_left = max(0.0, call.seconds_left - (self.now - call.since) * call.speed)
@@ -250,12 +252,33 @@ class VirtualClock:
         heapq.heappush(self._due, (call.due, next(self._order), call))
 
 
-def _load(device: _Device) -> float:
-    """The sum of the utilizations of the servers on a device."""
-    by_server: dict[_Server | VirtualCall, list[float]] = {}
+def _process(call: VirtualCall) -> _Server | VirtualCall:
+    """The server with which a call shares its devices with others; a call of several is the only one that they run."""
+    return call.servers[0] if call.servers else call
+
+
+def _slowdowns(device: _Device) -> dict[_Server | VirtualCall, float]:
+    """By how much the servers on a device are slowed down."""
+    parts: dict[_Server | VirtualCall, list[float]] = {}
     for call in device.running:
-        # A call of several servers is the only one that these run.
-        by_server.setdefault(call.servers[0] if call.servers else call, []).append(
-            call.utilization / call.engine_slowdown
-        )
-    return fsum(min(1.0, fsum(parts)) for parts in by_server.values())
+        parts.setdefault(_process(call), []).append(call.utilization / call.engine_slowdown)
+    wanted = {process: min(1.0, fsum(shares)) for process, shares in parts.items()}
+    share = _fair_share(sorted(wanted.values()))
+    return {process: max(1.0, part / share) for process, part in wanted.items()}
+
+
+def _fair_share(wanted: Sequence[float]) -> float:
+    """The most of a device that each gets of those who want these parts of it, in ascending order.
+
+    >>> _fair_share([0.5, 1.0]), _fair_share([0.25, 1.0, 1.0]), _fair_share([0.5, 0.5])
+    (0.5, 0.375, 1.0)
+    """
+    if fsum(wanted) <= 1.0:
+        return 1.0
+    share = given = 0.0
+    for position, part in enumerate(wanted):
+        share = (1.0 - given) / (len(wanted) - position)
+        if part > share:
+            break
+        given += part
+    return share
