@@ -84,9 +84,11 @@ class Places:
 
     def _located(self, error: ConfigError) -> ConfigError:
         span = error.span if isinstance(error.span, Span) else self.span(error.field)
-        message = f"{span.file}: {error.message.removeprefix(f'{span.file}: ')}"
+        change = self.change(error.field) if error.span is None else None
+        place = f"--set {change}" if change else span.file
+        message = f"{place}: {error.message.removeprefix(f'{span.file}: ')}"
         located = ConfigError(error.code, message, error.field, tuple(map(self._located, error.others)), error.changes)
-        located.span = None if self.change(error.field) and error.span is None else span
+        located.span = None if change else span
         return located
 
 

@@ -73,6 +73,13 @@ def test_a_plan_that_is_only_shown_needs_no_files(command: str, code: int, capsy
     assert ("error[HF902]" in captured.out + captured.err) == (code != output.OK)
 
 
+def test_a_lag_that_a_loss_does_not_correct_for_is_reported_at_its_key(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(Path("examples/lagged_grpo/grpo.toml").read_text().replace("lag = 4", "lag = 9"))
+    assert main(["check", "--elsewhere", str(file)]) == output.FINDINGS
+    assert f"corrects for 8 only\n  --> {file}:6:24\n" in capsys.readouterr().out
+
+
 def test_what_all_dataflows_of_a_run_share_is_reported_once() -> None:
     changes = ["actor.generation.max_tokens=6", "deployment.default.mesh={ dp = 4 }"]
     source = '{ kind = "JsonLines", path = "tests/check/fixtures_config/data/words.jsonl" }'

@@ -26,6 +26,7 @@ INSTALLED = {"site-packages", "dist-packages"}
 DECIDING: Mapping[str, tuple[str, ...]] = {
     "HF352": ("options.epochs",),
     "HF360": ("options.rows",),
+    "HF749": ("options.lag",),
     "HF943": ("options.loss.correction", "options.loss"),
     "HF946": ("options.loss",),
     "HF947": ("options.loss",),
