@@ -16,6 +16,7 @@ from typing import Any
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.errors import HfError
 from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.queues import decides
 from hfdsl.runtime.running import Running
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import TargetSource, UsageError, own_traceback
@@ -59,7 +60,10 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
     except HfError as error:
         _show_failure(error, steps_done, arguments)
         return FINDINGS
-    if arguments.steps and steps_done < arguments.steps:
+    if not steps_done:
+        unfilled = ": they do not fill a batch of a queue" if decides(plan) else ""
+        say(f"the batches of '{target.text}' end before the first step{unfilled}", file=sys.stderr)
+    elif arguments.steps and steps_done < arguments.steps:
         say(f"the batches of '{target.text}' end after {_steps(steps_done)}", file=sys.stderr)
     return OK
 
@@ -78,9 +82,10 @@ def _stepping(
 ) -> Callable[[Running], Iterator[_Step]]:
     """A function that steps a launched plan: on the experiment's batches, or on the data of a run with rounds."""
     if target.rounds is None:
-        batches = _batches(experiment, any(plans[0].graph.inputs), arguments.steps)
+        counted = experiment.batches is not None and decides(plans[0])
+        batches = _batches(experiment, any(plans[0].graph.inputs), None if counted else arguments.steps)
         if plans[0].split.queues:
-            return lambda running: _streamed(running, batches)
+            return lambda running: _streamed(running, batches, arguments.steps if counted else None)
         return lambda running: (_timed(running, batch) for batch in batches)
     if arguments.trace:
         raise UsageError(f"--trace covers one dataflow, and {target.rounds}; trace one of them from Python")
@@ -97,11 +102,19 @@ def _timed(running: Running, batch: tuple[Any, ...]) -> _Step:
     return _Step(result, perf_counter() - start, running.timings)
 
 
-def _streamed(running: Running, batches: Iterator[tuple[Any, ...]]) -> Iterator[_Step]:
-    """Steps of a dataflow with queues: the seconds are those from one result to the next."""
-    start = perf_counter()
-    for result in running.stream(batches):
+def _streamed(running: Running, batches: Iterator[tuple[Any, ...]], most: int | None) -> Iterator[_Step]:
+    """Steps of a dataflow with queues: the seconds are those from one result to the next.
+
+    A queue that decides during the run may need several batches for a step. There ``most`` bounds the steps: after
+    them no more batches are taken, and what is in progress ends, so that a trace has all of it.
+    """
+    start, shown = perf_counter(), 0
+    wanted = itertools.takewhile(lambda _: shown != most, batches)
+    for result in running.stream(wanted):
+        if shown == most:
+            continue
         now = perf_counter()
+        shown += 1
         yield _Step(result, now - start, running.timings)
         start = now
 
@@ -163,7 +176,8 @@ def _show(number: int, step: _Step, arguments: argparse.Namespace) -> None:
     if machine(arguments):
         show_json({"step": number, "seconds": step.seconds, "result": repr(step.result), "nodes": step.nodes})
     else:
-        say(f"step {number}  {step.seconds:.3f} s  {step.result!r}  ({_timings(step.nodes)})")
+        timings = f"  ({_timings(step.nodes)})" if step.nodes else ""
+        say(f"step {number}  {step.seconds:.3f} s  {step.result!r}{timings}")
 
 
 def _timings(timings: Mapping[str, float]) -> str:

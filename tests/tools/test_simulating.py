@@ -51,6 +51,35 @@ def test_a_dataflow_with_a_queue_is_run_and_traced(queued: str, capsys: Capture)
         assert all({call.name for call in step.calls} == {node} for step in of_stage)
 
 
+def test_a_run_counts_the_steps_of_a_queue_that_needs_several_batches(
+    write: Callable[[str, str], str], program: str, capsys: Capture
+) -> None:
+    write("wide.py", QUEUED.replace('late="drop"', 'rows=16, late="refill"'))
+    _, out, err = run_cli(capsys, "run", "wide.py:experiment", "--steps", "2")
+    assert ([line[:6] for line in out.splitlines()], err) == (["step 0", "step 1"], "")
+    _, out, err = run_cli(capsys, "run", "wide.py:experiment", "--steps", "9")
+    assert len(out.splitlines()) == 4
+    assert err == "the batches of 'wide.py:experiment' end after 4 steps\n"
+
+
+def test_a_run_whose_batches_fill_no_batch_of_a_queue_says_so(
+    write: Callable[[str, str], str], program: str, capsys: Capture
+) -> None:
+    write("few.py", QUEUED.replace('late="drop"', 'rows=16, late="refill"').replace("range(9)", "range(1)"))
+    code, out, err = run_cli(capsys, "run", "few.py:experiment")
+    assert (code, out) == (output.OK, "")
+    assert err == "the batches of 'few.py:experiment' end before the first step: they do not fill a batch of a queue\n"
+
+
+def test_the_first_steps_of_a_queue_have_no_times_of_calls(
+    write: Callable[[str, str], str], program: str, capsys: Capture
+) -> None:
+    write("waiting.py", QUEUED.replace("drop", "wait"))
+    _, out, _ = run_cli(capsys, "run", "waiting.py:experiment", "--steps", "5")
+    assert ["actor.answer" in line for line in out.splitlines()] == [False] * 3 + [True] * 2
+    assert "()" not in out
+
+
 def test_lags_are_side_by_side(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
     file = write("seconds.toml", CONSTANT)
     code, out, _ = run_cli(
