@@ -69,7 +69,7 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     if not plan.split.queues:
         raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
     if arguments.seconds is None:
-        raise UsageError(f"--seconds takes a run's trace or a TOML file with the times of calls{_example(plan)}")
+        raise UsageError(f"give --seconds FILE: a run's trace or a TOML file with the times of calls{_example(plan)}")
     seconds = _read(Path(arguments.seconds), plan)
     if missing := [label for label in _timed(plan) if label not in seconds]:
         raise UsageError(f"'{arguments.seconds}' has no time for {', '.join(map(repr, sorted(missing)))}")
@@ -80,7 +80,7 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     else:
         say(_table(plan.name, rows, arguments))
         if arguments.slots is None:
-            say(f"\nwith median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
+            say(f"\nif calls took their median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
 
 
 def _timed(plan: CompiledPlan) -> list[str]:

@@ -239,7 +239,7 @@ EXAMPLE = """\
 def test_an_example_has_the_calls_of_the_plan(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
     code, out, err = run_cli(capsys, "simulate", queued)
     assert (code, out) == (output.USAGE, "")
-    assert err == f"hfdsl simulate: --seconds takes a run's trace or a TOML file with the times of calls{EXAMPLE}"
+    assert err == f"hfdsl simulate: give --seconds FILE: a run's trace or a TOML file with the times of calls{EXAMPLE}"
     code, _, err = run_cli(capsys, "simulate", queued, "--seconds", write("x.toml", "steps = 2\n"))
     assert (code, err) == (
         output.USAGE,
