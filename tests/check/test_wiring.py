@@ -66,6 +66,22 @@ class Actor(hf.Worker):
     def guess(self, rows: Rows) -> Guess: ...
 
 
+class Trainer(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def learn(self, rows: Rows) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.exports("policy")
+    def weights(self) -> int: ...
+
+
+class Engine(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: int) -> None: ...
+
+
 @hf.function
 def pair(x: f32[B], y: f32[B]) -> None: ...
 
@@ -198,3 +214,16 @@ def test_missing_columns_of_a_record() -> None:
         takes(rows)  # type: ignore[arg-type]  # the mistake
 
     assert only(lacking).notes == ("it lacks y",)
+
+
+def test_weights_that_every_rank_exports_are_exported_by_one() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, trainer: Trainer, engine: Engine) -> None:
+        trainer.learn(rows)
+        hf.sync(trainer, engine)
+
+    [finding] = flow.check(dims={B: 8}).findings
+    assert finding.code == "HF401"
+    assert finding.notes == (
+        "one rank exports for all: register 'trainer.weights' with (Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)",
+    )

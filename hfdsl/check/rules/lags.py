@@ -29,7 +29,7 @@ from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.stages import HeldState, effects
 from hfdsl.protocols.state import CORRECTS, corrected_lag
 
-DECLARE = "a loss with importance ratios to the log-probs of sampling declares the lag that it corrects for"
+DECLARE = "a loss or method with importance ratios to the log-probs of sampling declares the lag that it corrects for"
 
 
 def losses_correct_lags(context: Context) -> Iterator[Finding]:

@@ -44,13 +44,13 @@ def stages_overlap(context: Context) -> Iterator[Finding]:
         if feeding and reading and feeding.isdisjoint(reading):
             finding = Finding(
                 "HF744",
-                "lag=0 leaves no token on the cycle from one stage to the other: rows that are dispatched during an "
-                "update would be one update late, so the two pools never work at the same time",
+                "with lag=0 each stage waits for the other: rows that are dispatched during an update would be one "
+                "update late, so the two pools never work at the same time",
                 Label(node.span, "separates stages on two pools"),
             )
             late = {} if queue.late else {"late": "wait"}
             one_step = queued(node, [{"lag": 1, **late}], "let the stages overlap: ")
-            advice = "without a lag the queue is a synchronous edge"
+            advice = "for a synchronous program, leave out lag="
             yield with_suggestions(context, finding, [one_step], advice)
 
 

@@ -45,7 +45,9 @@ def values_do_not_bypass_queues(context: Context) -> Iterator[Finding]:
             "earlier step",
             Label(reader.span, "reads rows of two steps"),
             (Label(queue.span, "the queue"), Label(value.span, "does not go through it")),
-            notes=(f"put the columns of '{value.label}' into the record that goes through the queue",),
+            notes=(
+                f"put '{value.label}' into the record that goes through the queue, or compute it from the queue's rows",
+            ),
         )
 
 

@@ -18,6 +18,7 @@ from hfdsl.graph.program import Constant, Input, Pack
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.graph.stages import syncs
 from hfdsl.graph.symbolic import SymbolicRole
 from hfdsl.graph.values import Mismatch, RecordValue
 from hfdsl.graph.values import MismatchKind as Kind
@@ -129,7 +130,7 @@ def _explain(context: Context, m: Mismatch, port: str, *, several: bool) -> Expl
             )
             return "HF401", message, (f"declare the port {m.formal.inner}",)
         case Kind.LIST:
-            return "HF401", wired, _to_list(m)
+            return "HF401", wired, _to_list(context, m)
         case Kind.DTYPE:
             return shapes.dtypes(wired, m)
         case Kind.RAGGED:
@@ -166,9 +167,13 @@ def _takes_entries(context: Context, m: Mismatch) -> bool:
     return port is not None and port.type == m.formal
 
 
-def _to_list(m: Mismatch) -> tuple[str, ...]:
+def _to_list(context: Context, m: Mismatch) -> tuple[str, ...]:
     if isinstance(m.formal, ListType):
         return ("produce it with a protocol that returns one value per rank, such as ONE_TO_ALL",)
+    for sync in syncs(context.program.graph):
+        if m.source is not None and (sync.export, sync.load) == (m.source.node, m.node):
+            label = context.program.graph.nodes[sync.export].label
+            return (f"one rank exports for all: register '{label}' with (Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)",)
     return ("take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows",)
 
 
