@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from hfdsl.check.bodies import columns_read
 from hfdsl.check.program import Program
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Derived, Graph, Node, Pack, Ref, RoleCall
+from hfdsl.graph.program import Derived, FunctionCall, Graph, Node, Pack, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_token_column
-from hfdsl.graph.signatures import VALUE
+from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.protocols.state import effects_of
 
 
@@ -44,6 +45,22 @@ def trains(node: Node) -> bool:
 def update_lines(graph: Graph) -> list[Node]:
     """The first update of each line of the dataflow: a loop over mini-batches and epochs repeats what it reads."""
     return list({node.span: node for node in reversed(graph.calls) if trains(node)}.values())[::-1]
+
+
+def body_columns(program: Program, node: Node) -> list[RowColumn]:
+    """The columns that the body of a function reads; none of another node."""
+    if not isinstance(node.op, FunctionCall):
+        return []
+    read, columns = _read(node.op.signature), program.origins.columns(node.id)
+    return [column for column in columns if column.port not in read or column.name in read[column.port]]
+
+
+@lru_cache(maxsize=256)
+def _read(signature: Signature) -> Mapping[str, frozenset[str]]:
+    """By port of a record the columns that a body reads, where that is known; a ready one reads what it takes."""
+    records = {port.name for port in signature.ports if isinstance(port.type, RecordType)}
+    read = {} if signature.is_ready_made else columns_read(signature.body)
+    return {port: names for port, names in read.items() if port in records}
 
 
 @dataclass

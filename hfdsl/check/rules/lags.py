@@ -13,21 +13,23 @@ A worked example::
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from hfdsl.check.context import Context
+from hfdsl.check.dependences import body_columns
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.rules.ratios import formed_ratios
 from hfdsl.graph.lags import Versions, trained_sources
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Constant, Node, Queue, Ref
+from hfdsl.graph.program import Constant, FunctionCall, Input, Node, Queue, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.stages import HeldState, effects
 from hfdsl.protocols.state import CORRECTS, corrected_lag
+from hfdsl.types.columns import ColumnSpec
 
 DECLARE = "a loss or method with importance ratios to the log-probs of sampling declares the lag that it corrects for"
 
@@ -56,22 +58,35 @@ def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
     for ratio in formed_ratios(context) if lagging else ():
         state = HeldState(ratio.role, ratio.state)
         versions = lagging.get((ratio.update.id, state))
-        maker = None if versions is None else _maker(context, ratio.column, state)
-        if versions is None or maker is None or maker.id not in behind:
+        if versions is None:
             continue
         columns = context.program.origins.columns(ratio.update.id)
+        direct = _maker(context, ratio.column, state)
+        maker = direct or _only_maker(context, ratio.column, columns, state, behind)
+        if maker is None or maker.id not in behind:
+            continue
         makers = [_maker(context, column, state) for column in columns if _is_of_tokens(column, ratio.column)]
         uncorrected = _without_correction(context, ratio.update)
         if uncorrected is None and any(maker is not None and maker.id not in behind for maker in makers):
             continue  # log-probs of sampling are there as well: a loss of three policies
+        passing = None if direct is not None else _function(context, ratio.column)
+        advice = (
+            f"let '{versions.reader.label}' return its log-probs, and train with these"
+            if passing is None
+            else f"let '{passing.label}' read the log-probs of sampling, and return them as well"
+        )
         yield Finding(
             "HF750",
             f"'{ratio.update.label}' divides by log-probs that '{maker.label}' computes behind the queue, not by "
             f"those of the policy {_ago(versions)} that sampled the rows",
             Label(ratio.update.span, "treats them as rows of the current policy"),
-            (Label(maker.span, "log-probs of the current policy"), *_queues(context, ratio.update)),
+            (
+                Label(maker.span, "log-probs of the current policy"),
+                *([Label(passing.span, "passes on no others")] if passing is not None else []),
+                *_queues(context, ratio.update),
+            ),
             notes=(
-                f"let '{versions.reader.label}' return its log-probs, and train with these"
+                advice
                 if uncorrected is None
                 else f"the loss {uncorrected} does not weight by the log-probs of sampling: give it a correction",
             ),
@@ -143,6 +158,64 @@ def _maker(context: Context, column: RowColumn, state: HeldState) -> Node | None
     sources = trained_sources(context.program.graph)
     reads = (holder for holder, effect in effects(node) if effect.kind == "reads")
     return node if any(state in sources.get(holder, ()) for holder in reads) else None
+
+
+def _function(context: Context, column: RowColumn) -> Node | None:
+    """The function whose result a column is; None if it is another value."""
+    stored = stored_column(context.program.graph, column.ref)
+    node = context.program.graph.nodes[stored.node] if isinstance(stored, Ref) else None
+    return node if node is not None and isinstance(node.op, FunctionCall) else None
+
+
+def _only_maker(
+    context: Context, ratio: RowColumn, columns: list[RowColumn], state: HeldState, behind: frozenset[int]
+) -> Node | None:
+    """The call behind the queue that makes all log-probs of a state which functions pass on to an update.
+
+    None if the ratio is of other numbers, or if log-probs of sampling may be among what the functions read.
+    """
+    graph = context.program.graph
+    makers = None if _function(context, ratio) is None else _passed_on(context, [ratio], state, behind)
+    if not makers or _passed_on(context, columns, state, behind) is None:
+        return None
+    return graph.nodes[min(makers)]
+
+
+def _passed_on(
+    context: Context, columns: Iterable[RowColumn], state: HeldState, behind: frozenset[int]
+) -> set[int] | None:
+    """The calls behind the queue whose log-probs of a state reach some columns through functions.
+
+    None if numbers from before the queue may be log-probs of sampling: those of a call with the state, or of a role
+    that says nothing of its weights. Those of the caller are not, since a call samples the tokens.
+    """
+    program, makers, followed = context.program, set[int](), set[int]()
+    waiting = [column for column in columns if _may_hold_log_probs(column)]
+    while waiting:
+        column = waiting.pop()
+        stored = stored_column(program.graph, column.ref)
+        if not isinstance(stored, Ref) or stored.node in followed:
+            continue
+        node = program.graph.nodes[stored.node]
+        if _maker(context, column, state) is not None:
+            if node.id not in behind:
+                return None
+            makers.add(node.id)
+        elif isinstance(node.op, Input):
+            continue
+        elif isinstance(node.op, FunctionCall):
+            followed.add(node.id)
+            waiting += filter(_may_hold_log_probs, body_columns(program, node))
+        elif isinstance(node.op, RoleCall) and (node.id in behind or not column.inner):
+            followed.add(node.id)
+            waiting += filter(_may_hold_log_probs, program.origins.columns(node.id))
+        else:
+            return None
+    return makers
+
+
+def _may_hold_log_probs(column: RowColumn) -> bool:
+    return is_float_column(column.spec) or not isinstance(column.spec, ColumnSpec)
 
 
 def _is_of_tokens(column: RowColumn, tokens: RowColumn) -> bool:

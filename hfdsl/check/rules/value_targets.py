@@ -16,12 +16,10 @@ that estimate again, is meant so. A critic is a role that gives numbers of token
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 
-from hfdsl.check.bodies import columns_read
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import nodes_from, trains, updates_after
+from hfdsl.check.dependences import body_columns, nodes_from, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.rules.critics import values_tokens
@@ -31,7 +29,6 @@ from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_float_column
-from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
 
@@ -120,32 +117,12 @@ def number_makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
             continue
         followed.add(node.id)
         counts = is_float_column if _is_ready(node) else _is_no_mask
-        sources = [column for column in _columns_read(program, node) if counts(column.spec)]
+        sources = [column for column in body_columns(program, node) if counts(column.spec)]
         numbers = [stored_column(program.graph, column.ref) for column in sources]
         waiting += numbers
         if not numbers:
             makers[node.id] = node
     return list(makers.values())
-
-
-def _columns_read(program: Program, node: Node) -> list[RowColumn]:
-    """The columns that the body of a function reads; none of another node."""
-    if not isinstance(node.op, FunctionCall):
-        return []
-    read, columns = _read(node.op.signature), program.origins.columns(node.id)
-    return (
-        [column for column in columns if column.port not in read or column.name in read[column.port]]
-        if read
-        else columns
-    )
-
-
-@lru_cache(maxsize=256)
-def _read(signature: Signature) -> Mapping[str, frozenset[str]]:
-    """By port of a record the columns that a body reads, where that is known; a ready one reads what it takes."""
-    records = {port.name for port in signature.ports if isinstance(port.type, RecordType)}
-    read = {} if signature.is_ready_made else columns_read(signature.body)
-    return {port: names for port, names in read.items() if port in records}
 
 
 def _is_ready(node: Node) -> bool:
