@@ -190,6 +190,10 @@ class Only(Cut):
     axis: str | tuple[str, ...]
     at: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.at, tuple) or not all(is_count(index, least=0) for index in self.at):
+            raise ProtocolError("HF739", f"Only: at= is a tuple of coordinates, such as (0,), got {self.at!r}")
+
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
         """As ``Cut.cut``."""
         return part if index in self.at else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -156,3 +157,9 @@ def test_a_parameter_that_is_none(shape: tuple[int, ...], dtype: str, problem: s
 def test_an_axis_that_no_mesh_has() -> None:
     with pytest.raises(ProtocolError, match=r"HF739: Only cuts over an axis of pp, .* got 'ep'"):
         Replicas().then(Only(axis="ep", at=(0,))).boxes(Parameter("w", (4,)), Mesh(), 0)
+
+
+@pytest.mark.parametrize("at", [0, [0], (-1,), ("0",)])
+def test_coordinates_that_are_none(at: Any) -> None:
+    with pytest.raises(ProtocolError, match=r"^HF739: Only: at= is a tuple of coordinates, such as \(0,\), got "):
+        Only(axis="pp", at=at)
