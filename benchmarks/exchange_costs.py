@@ -111,7 +111,15 @@ class Sides:
     def __init__(self, size: Size, layout: Layout) -> None:
         self.parameters, mesh, whole = size.parameters(), hf.Mesh(), Replicas()
         schedule = compile_schedule(self.parameters, layout, mesh, whole, mesh, bucket_bytes=BUCKET_BYTES // SMALLER)
-        self.sync = ScheduledSync("policy", 0, 1, schedule, layout, whole, broadcast=schedule.is_whole)
+        self.sync = ScheduledSync(
+            state="policy",
+            export=0,
+            load=1,
+            schedule=schedule,
+            source_layout=layout,
+            target_layout=whole,
+            broadcast=schedule.is_whole,
+        )
         self.sent, self.loaded = self._weights(), self._weights()
         self.layouts = DigestLayouts(), DigestLayouts()
         self.communicator = Counted()

@@ -35,7 +35,14 @@ class Syncs:
     def __init__(self, sampler: Any, parameters: Sequence[Parameter], bucket_bytes: int = 8192) -> None:
         self.sampler, mesh = sampler, hf.Mesh()
         schedule = compile_schedule(parameters, Replicas(), mesh, Replicas(), mesh, bucket_bytes=bucket_bytes)
-        self.step = ScheduledSync("policy", 0, 1, schedule, Replicas(), Replicas())
+        self.step = ScheduledSync(
+            state="policy",
+            export=0,
+            load=1,
+            schedule=schedule,
+            source_layout=Replicas(),
+            target_layout=Replicas(),
+        )
 
     @property
     def copy(self) -> EngineCopy:
