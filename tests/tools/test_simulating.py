@@ -129,7 +129,7 @@ def test_a_utilization_is_stated_beside_the_seconds_or_as_an_option(
     assert seconds == [pytest.approx(each, rel=0.02) for each in (5.0, 3.5, 3.5, 3.5, 3.0)]
     code, out, _ = run_cli(capsys, *call[:-3], "--seconds", write("seconds.toml", half))
     assert code == output.OK
-    assert out.endswith("with median times, lag 2: actor.answer + judge.score 3.5 s\n")
+    assert out.endswith("if calls took their median times, lag 2: actor.answer + judge.score 3.5 s\n")
     code, out, err = run_cli(capsys, *call, "seconds.toml", "--engine-utilization", "actor.answer=0.5")
     assert (code, err) == (output.OK, "")
 
