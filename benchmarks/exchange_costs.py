@@ -25,6 +25,7 @@ import hfdsl as hf
 from benchmarks.digest_costs import NoKernel, as_on_a_gpu
 from benchmarks.gpu.exchanges import Halves
 from benchmarks.gpu.models import Size
+from benchmarks.host_costs import Arriving
 from hfdsl.plan import buckets
 from hfdsl.plan.resharding import BUCKET_BYTES, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
@@ -33,7 +34,6 @@ from hfdsl.runtime.digests import DigestLayouts, HeldPart
 from hfdsl.runtime.weights import exchange
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.leaving_digests import LeavingDigests
-from hfdsl.runtime.weights.messages import HeldParts
 
 SMALLER: Final = 1024
 SIZES: Final[dict[str, Size]] = {"1.3B": Size(64, 172, 24, 1000), "7B": Size(128, 344, 32, 1000)}
@@ -68,27 +68,6 @@ class Counted:
 
     def wait(self) -> None:
         self.counts["waits"] += 1
-
-
-class Arriving(exchange.Arriving):
-    """Weights that arrive over it."""
-
-    def __init__(self, communicator: Counted) -> None:
-        self._communicator = communicator
-
-    @property
-    def device(self) -> str:
-        return "cpu"
-
-    def receive(
-        self,
-        sync: ScheduledSync,
-        rank: int,
-        peers: Mapping[int, exchange.Arriving],
-        held: HeldParts | None,
-        write: exchange.Write,
-    ) -> None:
-        exchange.receive(sync, rank, self._communicator, self.device, held, write)
 
 
 class Keeper:

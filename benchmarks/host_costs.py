@@ -182,8 +182,11 @@ class Nowhere:
         """Do nothing."""
 
 
-class FromNowhere(exchange.Arriving):
-    """Weights that arrive over it."""
+class Arriving(exchange.Arriving):
+    """Weights that arrive over a communicator of this process."""
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator = communicator
 
     @property
     def device(self) -> str:
@@ -197,7 +200,7 @@ class FromNowhere(exchange.Arriving):
         held: HeldParts | None,
         write: exchange.Write,
     ) -> None:
-        exchange.receive(sync, rank, Nowhere(), self.device, held, write)
+        exchange.receive(sync, rank, self._communicator, self.device, held, write)
 
 
 class BareMessages:
@@ -249,7 +252,7 @@ def between_roles(collectives: ProcessCollectives, times: int) -> tuple[dict[str
         exchange.send([*exports.values()], Nowhere(), "cpu")
 
     def arriving_weights() -> exchange.ArrivingWeights:
-        peers = {source: FromNowhere() for source in sync.schedule.sources[0]}
+        peers = {source: Arriving(Nowhere()) for source in sync.schedule.sources[0]}
         return exchange.ArrivingWeights(sync, 0, peers, "sampler.load")
 
     held: dict[str, HeldPart] = sampler.held_weights("policy")
