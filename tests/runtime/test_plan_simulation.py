@@ -218,9 +218,9 @@ def test_recorded_calls_of_ranks_that_work_together_count_from_the_last_start() 
 
 
 def test_drawn_durations_have_the_median_and_the_tail() -> None:
-    durations = sorted(DrawnSeconds(2.0, tail=10.0).of(call) for call in range(4000))
-    assert durations[2000] == pytest.approx(2.0, rel=0.1)
-    assert durations[3960] == pytest.approx(20.0, rel=0.25)
+    draws = sorted(DrawnSeconds(2.0, tail=10.0).of(call) for call in range(4000))
+    assert draws[2000] == pytest.approx(2.0, rel=0.1)
+    assert draws[3960] == pytest.approx(20.0, rel=0.25)
 
 
 def test_groups_one_by_one_are_dropped_where_they_are_late() -> None:
