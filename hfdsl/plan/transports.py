@@ -20,7 +20,7 @@ def goes_direct(plan: Plan, direct_groups: frozenset[str], node: int, reader: st
     op = plan.node(node).op
     stored = isinstance(op, RoleCall) and plan.deployment[op.role].transport == "object store"
     both = reader in direct_groups and plan.layouts[node].group in direct_groups
-    return plan.optimize.direct and not stored and both and node not in plan.sent_in_flight
+    return plan.optimize.direct and not stored and both
 
 
 def keeps_mapped(plan: Plan) -> bool:

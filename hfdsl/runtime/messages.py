@@ -51,10 +51,11 @@ Ray 2.60 frees what the caller keeps where the caller's reference is the last to
 
 
 FlightPlan: TypeAlias = Sequence[Sequence[Any]]
-"""For each node [node, version, schedule, beside, before]. For a load, ``version`` is the version that it loads. For a
-call that takes weights between tokens, it is the oldest version that the call may begin with; ``schedule`` is its
-schedule, if it has one, and ``beside`` says whether it may run beside other calls. ``before`` is the version of a role
-whose processes were sent no weights in flight yet.
+"""For each node [node, version, schedule, beside, before]. For a load, ``version`` is the version that it loads, and
+``schedule`` is empty where calls have schedules, which may need a version after newer ones have arrived. For a call
+that takes weights between tokens, it is the oldest version that the call may begin with; ``schedule`` is its schedule,
+if it has one, and ``beside`` says whether it may run beside other calls. ``before`` is the version of a role whose
+processes were sent no weights in flight yet.
 
 A schedule has [rank, at, version] for each rank: ``at`` is a decode step or, as a float, a share of the call's time.
 """

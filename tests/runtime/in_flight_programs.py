@@ -142,6 +142,32 @@ class Actor(hf.Worker):
         self.weight, self.updates = float(state["weight"]), int(state["updates"])
 
 
+class TensorEngine(Engine):
+    """An engine whose weights arrive as tensors."""
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", during="generate")
+    def load(self, weights: dict[str, torch.Tensor]) -> None:
+        """Take new weights."""
+        self.weight, self.version = float(weights["weight"]), int(weights["version"])
+
+
+class TensorActor(Actor):
+    """An actor that exports the memory which its next update writes."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        super().__init__(pause)
+        self.tensors = {"weight": torch.ones((), dtype=torch.float64), "version": torch.zeros((), dtype=torch.long)}
+
+    @register(Dispatch.ONE_TO_ALL, execute_mode=hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights for engines."""
+        self.tensors["weight"].fill_(self.weight)
+        self.tensors["version"].fill_(self.updates)
+        return self.tensors
+
+
 @hf.dataflow
 def in_flight(
     prompts: Prompts, engine: Engine, actor: Actor, *, lag: int = 2, late: Late = "wait", rows: int | None = None
@@ -161,6 +187,17 @@ def between_calls(
     batch = hf.queue(engine.generate(prompts), rows=rows, lag=lag, late=late)
     trained = actor.update(batch)
     hf.sync(actor, engine)
+    return trained
+
+
+@hf.dataflow
+def tensors_in_flight(
+    prompts: Prompts, engine: TensorEngine, actor: TensorActor, *, lag: int = 2, late: Late = "wait"
+) -> Trained:
+    """Weights go to the engine as tensors while it generates."""
+    batch = hf.queue(engine.generate(prompts), lag=lag, late=late)
+    trained = actor.update(batch)
+    hf.sync(actor, engine, during="generate")
     return trained
 
 

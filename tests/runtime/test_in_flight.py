@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
+from weakref import ref
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds, simulate_plan
+from hfdsl.runtime.rank.in_flight import ArrivedWeights
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from hfdsl.tools.plan_json import plan_as_dict
@@ -32,20 +35,23 @@ from tests.runtime.in_flight_programs import (
     B,
     Engine,
     R,
+    TensorActor,
+    TensorEngine,
     between_calls,
     flight_deployment,
     in_flight,
     next_token,
     prompts,
+    tensors_in_flight,
 )
 from tests.runtime.stage_programs import GivenSeconds
 
 SIZE, SEED = 4, 3
 
 
-def noise_of(step: int, row: int, tokens: int) -> list[float]:
+def noise_of(step: int, row: int, tokens: int, dataflow: str = "in_flight") -> list[float]:
     """What the engine draws for a row of a step."""
-    call = Call(seed=SEED, step=step, node=0, rank=0, first_row=row, row_count=1, dataflow="in_flight")
+    call = Call(seed=SEED, step=step, node=0, rank=0, first_row=row, row_count=1, dataflow=dataflow)
     noise: list[float] = call.uniforms(tokens).double()[0].tolist()
     return noise
 
@@ -379,14 +385,14 @@ def test_what_would_repeat_calls_is_refused_before_anything_starts() -> None:
         plan.launch("ray", retries=hf.Retries())
 
 
-def remade(results: Sequence[Any], size: int) -> list[list[list[float]]]:
+def remade(results: Sequence[Any], size: int, dataflow: str = "in_flight") -> list[list[list[float]]]:
     """The tokens of results, one after another by the weights of the version that each has."""
     weights, batches = [1.0], list[list[list[float]]]()
     for result in results:
         tokens = list[list[float]]()
         for number, versions in zip(result.number.tensor.tolist(), result.versions.tensor.tolist(), strict=True):
             step, row = divmod(number, size)
-            draw = noise_of(step, row, len(versions))
+            draw = noise_of(step, row, len(versions), dataflow)
             before, made = float(number), list[float]()
             for noise, version in zip(draw, versions, strict=True):
                 made.append(before := next_token(before, weights[version], noise))
@@ -394,6 +400,44 @@ def remade(results: Sequence[Any], size: int) -> list[list[list[float]]]:
         batches.append(tokens)
         weights.append(0.9 * weights[-1] + 0.1 * float(torch.tensor(tokens, dtype=torch.float64).mean()))
     return batches
+
+
+def test_tensors_in_flight_go_from_gpu_to_gpu_and_each_version_arrives_as_it_was_exported(ray_cluster: Any) -> None:
+    """The actor's next update writes the memory that it has exported, while the engine may still read."""
+    tokens = 12
+    places = hf.Deployment(
+        engine=hf.place(TensorEngine, tokens, 0.02, pool=hf.ResourcePool([2])),
+        actor=hf.place(TensorActor, 0.05, pool=hf.ResourcePool([1])),
+    )
+    plan = tensors_in_flight.compile(places, dims={B: SIZE, R: tokens})
+    loads = [step.node for step in plan.steps if plan.loads_in_flight(step)]
+    assert [edge.transport for edge in plan.edges if edge.target in loads] == ["cuda ipc"]
+    with plan.launch("ray", seed=SEED, deadline=60) as running:
+        results = list(running.stream(prompts(6, SIZE)))
+    assert [result.tokens.tensor.tolist() for result in results] == remade(results, SIZE, "tensors_in_flight")
+    assert any(result.versions.tensor.max() for result in results)
+
+
+def test_the_memory_of_weights_that_no_call_will_load_is_freed() -> None:
+    loaded = list[int]()
+
+    def arrived(version: int) -> tuple[Any, Callable[[], None]]:
+        weights = torch.zeros(1)
+        return ref(weights), partial(lambda version, weights: loaded.append(version), version, weights)
+
+    for supersedes in (True, False):
+        weights = ArrivedWeights("engine", 0)
+        memory = list[Any]()
+        for version in (1, 2, 3):
+            reference, load = arrived(version)
+            memory.append(reference)
+            weights.add(version, load, supersedes=supersedes)
+            del load
+        assert [reference() is not None for reference in memory] == [not supersedes, not supersedes, True]
+        if not supersedes:
+            assert weights.take(1, most=1) == 1
+        assert weights.take(2) == 3
+    assert loaded == [3, 1, 3]
 
 
 @pytest.mark.nightly

@@ -37,6 +37,11 @@ class DispatchLoads:
         """Whether dispatches are submitted only when they end."""
         return isinstance(self._time, VirtualTime) and bool(self._flights.calls)
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether calls load what a log or the virtual clock determines, rather than the newest version."""
+        return self.repeated is not None or isinstance(self._time, VirtualTime)
+
     def submit(self, number: int, step: StageRun, inputs: Mapping[int, Batch], version: int) -> None:
         """Submit the calls of a dispatch, with their loads where a log or the virtual clock determines them."""
         schedules: dict[int, Sequence[Sequence[Any]] | None] = {}

@@ -84,9 +84,9 @@ class Flights:
         scheduled = [(step.node, schedules.get(step.node)) for step in self.calls]
         return [[node, version, schedule, self.at_once > 1 and not schedule, first] for node, schedule in scheduled]
 
-    def of_update(self, update: int) -> FlightPlan:
-        """The flight plan of an update's loads."""
-        return [[step.node, update + 1, None, False, update] for step in self.loads]
+    def of_update(self, update: int, *, scheduled: bool) -> FlightPlan:
+        """The flight plan of an update's loads; where calls are ``scheduled``, they may need any version."""
+        return [[step.node, update + 1, [] if scheduled else None, False, update] for step in self.loads]
 
 
 def flights(producer: Plan, consumer: Plan) -> Flights:
@@ -112,9 +112,14 @@ class ArrivedWeights:
     _sampling: set[TokenLoads] = field(default_factory=set)  # the calls that are at a token
     _changed: Condition = field(default_factory=Condition)
 
-    def add(self, version: int, load: Callable[[], None]) -> None:
-        """Add a version that has arrived, with the function that loads it."""
+    def add(self, version: int, load: Callable[[], None], *, supersedes: bool = False) -> None:
+        """Add a version that has arrived, with the function that loads it.
+
+        If it ``supersedes`` those that wait, no call will load them, and their memory is freed.
+        """
         with self._changed:
+            if supersedes:
+                self._drop_waiting()
             self._waiting.append((version, load))
             self._changed.notify_all()
 
@@ -168,7 +173,10 @@ class ArrivedWeights:
     def supersede(self) -> None:
         """Note that weights newer than all arrived ones were loaded, so the arrived versions need no load."""
         with self._changed:
-            self._waiting = deque((version, _nothing) for version, _ in self._waiting)
+            self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        self._waiting = deque((version, _nothing) for version, _ in self._waiting)
 
     def _newest(self, most: int | None) -> int:
         arrived = [version for version, _ in self._waiting if most is None or version <= most]
@@ -271,9 +279,9 @@ class InFlight:
             return body, arguments
         weights = arguments if self._own_process else deepcopy(arguments)  # else they are the trainer's own memory
         load = partial(_loaded, step.label, current, body, weights)
-        _, version, *_, before = entry
+        _, version, schedule, _, before = entry
         arrived = self._arrived.setdefault((current.dataflow, step.role), ArrivedWeights(step.role, before))
-        return partial(arrived.add, version, load), {}
+        return partial(arrived.add, version, load, supersedes=schedule is None), {}
 
     def settle(self, role: str) -> None:
         """Load the weights that have arrived for a role."""
