@@ -56,7 +56,7 @@ Several queues. A version is one update of the program, which takes a batch from
 train. A queue in front of another one is read between updates: its ``take`` is not an update (``trains`` is False), and
 ``advance`` counts the updates of the other queues. It never waits ("drop" or "refill"), so the bound still follows from
 what is removed before a batch is taken. The version grows only finitely often until a batch of this queue is needed
-again, so nothing deadlocks here either.
+again, so nothing deadlocks here either. Queues in a row also have limited places together (``places_in_a_row``).
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat, takewhile
+from math import gcd
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -111,6 +112,44 @@ class QueueSpec:
     def places(self) -> int:
         """The maximum number of groups in progress: dispatched, and neither taken nor gone."""
         return (self.lag + 1) * self.batch
+
+    @property
+    def most_left(self) -> int:
+        """The maximum number of groups without a batch among them, once all have ended and late ones are gone."""
+        one_by_one = self.loses or (self.late in ("drop", "refill") and self.lag > 0)
+        return self.batch - (1 if one_by_one else gcd(self.dispatch, self.batch))
+
+
+def places_in_a_row(specs: Sequence[QueueSpec]) -> int:
+    """The maximum number of groups in progress in consecutive queues, the last of which is the trainer's.
+
+    With lags k1 and k2, a row that is trained at version v was dispatched at version v - k1 - k2 or later. So with
+    batches of R groups there are places for k1 + k2 + 1 batches, although both queues alone have places for one more.
+
+    Then a group that ends in order is late only if it waits for the stage between the queues, rather than for updates.
+    Count groups in the order of dispatch. A batch in front has R1 groups, from number a on, and a dispatch D. Group a
+    was dispatched at version w with groups up to a + g at least, g = gcd(D, R1), and there were P places for those that
+    had not been trained::
+
+        a + g - w R <= P
+
+    The stage between takes the batch at the first version v that leaves places for it in the queue behind::
+
+        a + R1 - v R <= (k2 + 1) R < a + R1 - (v - 1) R
+
+    So (v - w) R < P + R1 - g - k2 R. For P = (k1 + k2 + 1) R - (R1 - g) this is (k1 + 1) R, and v - w <= k1.
+    A third queue in front adds its lag times R, and subtracts its R1 - g. If stages would wait for each other forever
+    with so few places, there are as many as they need.
+
+    >>> queue = QueueSpec("first", lag=1, late="drop", batch=4, dispatch=4)
+    >>> queue.places, places_in_a_row([queue]), places_in_a_row([queue, queue])
+    (8, 8, 12)
+    """
+    *in_front, last = specs
+    places = last.places
+    for spec in in_front:
+        places += spec.lag * last.batch - (spec.batch - gcd(spec.dispatch, spec.batch))
+    return max(places, specs[0].dispatch + sum(spec.most_left for spec in specs))
 
 
 @dataclass(frozen=True, slots=True)

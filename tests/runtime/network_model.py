@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, Literal, TypeAlias
 
 from hypothesis import strategies as st
@@ -166,6 +167,17 @@ class _Model:
     def _room(self, queue: int, count: int) -> bool:
         return len(self.queues[queue]) + count <= (self.case.lags[queue] + 1) * self.case.batches[queue]
 
+    def _places_together(self) -> int:
+        """As many as the lags together allow, or as no stage needs to wait for another."""
+        case, left, put_in = self.case, 0, self.case.dispatch
+        for queue, batch in enumerate(case.batches):
+            drops = case.lates[queue] in ("drop", "refill") and case.lags[queue] > 0
+            filtered = queue == 1 and case.drops is not None
+            left += batch - (1 if drops or filtered else gcd(put_in, batch))
+            put_in = batch
+        taken_at_once = case.batches[0] - gcd(case.dispatch, case.batches[0])
+        return max((sum(case.lags) + 1) * case.batches[1] - taken_at_once, case.dispatch + left)
+
     def _accepts(self, queues: Sequence[int], ranks: str) -> bool:
         return all(self.case.lates[q] == "wait" for q in queues) or min(self.free[ranks]) <= self.now
 
@@ -173,6 +185,8 @@ class _Model:
         """The engine generates; in "beside" the judge rates at once, for the first queue alone."""
         case, fed = self.case, [0, 1] if self.case.shape == "beside" else [0]
         if not all(self._room(q, case.dispatch) for q in fed) or not self._accepts(fed, "engine"):
+            return False
+        if case.shape == "series" and sum(map(len, self.queues)) + case.dispatch > self._places_together():
             return False
         chosen = self._prompts(0, [0, 1] if case.shape == "series" else [0])
         if not chosen:

@@ -151,6 +151,17 @@ def joined(
 
 
 @hf.dataflow
+def three_queues(
+    prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, lags: tuple[int, int, int] = (1, 1, 1)
+) -> Scores:
+    """Two stages between three queues."""
+    scores = engine.mark(prompts)
+    for lag in lags[:-1]:
+        scores = judge.rate(hf.queue(scores, lag=lag, late="drop"))
+    return actor.rate(hf.queue(scores, lag=lags[-1], late="drop"))
+
+
+@hf.dataflow
 def trains_between(prompts: Prompts, engine: Engine, critic: Critic, actor: Actor) -> Scores:
     """The stage between two queues trains."""
     batch = hf.queue(hf.merge(Sampled, prompts, engine.generate(prompts)), lag=1, late="drop")

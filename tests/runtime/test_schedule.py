@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hfdsl.errors import CheckpointError, HfError, SizeError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import Decision, from_lines, to_lines
-from hfdsl.runtime.schedule import QueueSpec, QueueState
+from hfdsl.runtime.schedule import QueueSpec, QueueState, places_in_a_row
 from hfdsl.runtime.simulation import Slots, simulate
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_decisions
 from hfdsl.testing.strategies import QueueSchedule, schedules
 from tests.nightly import examples
-from tests.runtime.queue_search import never_stops
+from tests.runtime.queue_search import never_stops, never_stops_in_a_row
 
 many = settings(max_examples=examples(800), deadline=None)
 
@@ -175,6 +175,20 @@ def test_exactly_the_queues_that_late_groups_can_stop_are_refused(
         assert not never_stops(lag, batch, dispatch)
     else:
         assert never_stops(lag, batch, dispatch)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 2), st.integers(0, 2), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
+@example(1, 1, 3, 2, 2)  # with one place fewer, both stages would wait
+def test_queues_in_a_row_have_places_for_whatever_late_groups_leave(
+    lag: int, lag_behind: int, batch: int, batch_behind: int, dispatch: int
+) -> None:
+    try:
+        first = QueueSpec("first", lag, "drop", batch, dispatch, trains=False)
+        second = QueueSpec("second", lag_behind, "drop", batch_behind, batch)
+    except SizeError:
+        return
+    assert never_stops_in_a_row(first, second, places_in_a_row([first, second]))
 
 
 def test_lost_groups_that_leave_no_batch_end_with_an_error() -> None:

@@ -26,6 +26,7 @@ from tests.runtime.network_programs import (
     regroups,
     takes_parts,
     takes_unevenly,
+    three_queues,
     trains_between,
     waits_between,
 )
@@ -108,6 +109,33 @@ def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Netw
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log, log=again))) == bits(results)
         assert again.read_text() == log.read_text()
+
+
+@pytest.mark.parametrize("lags", [(2, 2), (2, 4), (6, 2)])
+@pytest.mark.parametrize("batches", [(2, 2), (2, 1), (4, 4), (2, 4)])
+@pytest.mark.parametrize("late", ["drop", "refill"])
+def test_no_group_is_late_where_only_updates_keep_it_waiting(
+    late: Late, batches: tuple[int, int], lags: tuple[int, int], tmp_path: Path
+) -> None:
+    case = replace(SERIES, lates=(late, late), batches=batches, lags=lags, steps=12)
+    with case.launched() as running:
+        results = list(running.stream(case.loader(), log=tmp_path / "log"))
+    assert len(results) == case.steps * case.dispatch // batches[1]
+    assert not [decision for decision in decisions(tmp_path / "log") if decision.kind == "drop"]
+
+
+@pytest.mark.parametrize("lags", [(1, 1, 1), (2, 1, 3)])
+def test_no_group_is_late_in_three_queues_in_a_row(lags: tuple[int, int, int], tmp_path: Path) -> None:
+    plan = three_queues.given(lags=lags).compile(deployment("series"), dims={B: 2})
+    with plan.launch() as running:
+        assert len(list(running.stream(prompts(12, 2), log=tmp_path / "log"))) == 12
+    log = decisions(tmp_path / "log")
+    assert not [decision for decision in log if decision.kind == "drop"]
+    dispatched = {d.prompts: d.version for d in reversed(log) if d.kind == "dispatch"}  # first under which version
+    last = [d for d in log if d.kind == "dispatch" and d.queue == "queue3"]
+    taken = {d.groups: d.version for d in log if d.kind == "take" and d.queue == "queue3"}
+    staleness = [taken[d.groups] - dispatched[d.prompts] for d in last]
+    assert max(staleness) == sum(lags), "the places are no fewer than the lags allow"
 
 
 @settings(max_examples=examples(8), deadline=None)

@@ -20,8 +20,10 @@ the log takes, drops or loses it next, so it makes the decisions of the log.
 
 Why it never gets stuck. Suppose that nothing is running and no update can begin. Then a queue of the trainer has too
 few groups for a batch, so it has places for another dispatch (``needed_places``). If the stage that feeds it reads a
-queue, that queue has too few groups in turn, and so on, up to a stage that dispatches prompts. That stage may dispatch,
-unless another queue that it feeds is full, which the launch excludes (``check_side_by_side``).
+queue, that queue has too few groups in turn, and so on, up to a stage that dispatches prompts. That stage may dispatch:
+the queues on this way have places together, too (``places_in_a_row``). Only another queue that it feeds, or another way
+to the trainer, could be full. The launch excludes that (``check_side_by_side``): since the last update a way had places
+for a whole batch, and the dispatches that filled them again put a batch of fresh groups into every queue.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from typing import Protocol, TypeAlias
 from hfdsl.errors import HfError
 from hfdsl.runtime.decisions import Decision, dispatch_decision, drop_decisions, lose_decision, take_decision
 from hfdsl.runtime.queues.links import TRAINER, QueueLinks
-from hfdsl.runtime.schedule import QueueBatch, QueueState
+from hfdsl.runtime.schedule import QueueBatch, QueueState, places_in_a_row
 
 STARVED = 100
 """How often in a row all places of a queue may be lost before its reader counts as starved."""
@@ -99,6 +101,15 @@ class QueueLoop:
     queues: list[QueueState]
     links: QueueLinks = field(default_factory=QueueLinks)
     _losses_in_a_row: Counter[int] = field(default_factory=Counter, init=False)
+    _ways: Mapping[int, Sequence[tuple[Sequence[int], int]]] = field(init=False)  # by stage, with their places
+
+    def __post_init__(self) -> None:
+        self._ways = {
+            stage: [
+                (way, places_in_a_row([self.queues[index].spec for index in way])) for way in self.links.ways(stage)
+            ]
+            for stage in (*self.links.sources, *self.links.between)
+        }
 
     def run(
         self,
@@ -127,10 +138,14 @@ class QueueLoop:
             yield self._end(groups, lost, starves=log is None)
 
     def has_places(self, stage: int) -> bool:
-        """Whether the queues that a stage feeds have places for another dispatch."""
+        """Whether the queues that a stage feeds have places for another dispatch, alone and with those behind them."""
         for index in self.links.fed_by(stage):
             queue = self.queues[index]
             if not queue.admits(queue.spec.dispatch):
+                return False
+        for way, places in self._ways[stage]:
+            occupied = sum(self.queues[index].occupied for index in way)
+            if occupied + self.queues[way[0]].spec.dispatch > places:
                 return False
         return True
 
