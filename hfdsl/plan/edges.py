@@ -11,6 +11,7 @@ from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import Input
 from hfdsl.plan.payloads import DRIVER_PROCESS, Process, Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
+from hfdsl.plan.queues import decides
 from hfdsl.plan.reading import Read, locate_reads
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.segments import dependencies
@@ -34,6 +35,7 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
     After a filter, and for rows that are balanced by their weights, the bytes are an upper bound.
     """
     table, topology, balanced_by = _most_rows(plan), planned_topology(plan), _output_balance(plan)
+    queue_decides = decides(plan)
     waits = dependencies(plan)
     broadcast, exchanged = frozenset(broadcasts(plan, waits, topology.direct_groups)), exchanges(plan, waits)
     return tuple(
@@ -44,6 +46,7 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
             step,
             table,
             _rebalanced(plan, step, balanced_by),
+            _through_queues(plan, step) if queue_decides else frozenset(),
             topology,
             broadcast | ({step.sync.export} if step.sync is not None and step.node in exchanged else set()),
         )
@@ -53,7 +56,7 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
 def direct_pairs(plan: Plan) -> frozenset[ProcessPair]:
     """Who may read from whom without the object store, as far as is known before launch."""
     table, balanced_by = _most_rows(plan), _output_balance(plan)
-    direct_groups = planned_topology(plan).direct_groups
+    direct_groups, queue_decides = planned_topology(plan).direct_groups, decides(plan)
 
     def pairs_of(step: Step) -> Mapping[int, set[ProcessPair]]:
         by_rank = locate_reads(plan, step, table) if table else None
@@ -65,6 +68,7 @@ def direct_pairs(plan: Plan) -> frozenset[ProcessPair]:
         if not step.custom
         for node, pairs in pairs_of(step).items()
         if goes_direct(plan, direct_groups, node, step.group)
+        and not (queue_decides and node in _through_queues(plan, step))
         for pair in pairs
     )
 
@@ -114,11 +118,22 @@ def _rebalanced(plan: Plan, step: Step, balanced_by: Mapping[int, int | None]) -
     return frozenset(node for node in sources if balanced_by.get(node) != balanced_by[step.node])
 
 
+def _through_queues(plan: Plan, step: Step) -> frozenset[int]:
+    """The values that a step reads from a queue.
+
+    If the queue decides during the run, their handles wait in the driver until it does, so they are in the object
+    store, and any rank may read any of their rows.
+    """
+    sources = {node for node, _ in columns_read(plan.graph, step.node)}
+    return frozenset(node for node in sources if plan.split.of[node] != plan.split.of[step.node])
+
+
 def _edges(
     plan: Plan,
     step: Step,
     table: RowTable | None,
     rebalanced: frozenset[int],
+    queued: frozenset[int],
     topology: Topology,
     broadcast: frozenset[int],
 ) -> Iterator[Edge]:
@@ -141,7 +156,7 @@ def _edges(
             total[read.node] += amount
             if step.custom or plan.layouts[read.node].producer(read.chunk) != (step.group, rank):
                 moved[read.node] += amount
-    pairs = _process_pairs(plan, step, by_rank, rebalanced)
+    pairs = _process_pairs(plan, step, by_rank, rebalanced | queued)
     for source in (source for source in columns if source in plan.value_bytes and not plan.layouts[source].lists):
         readers = [DRIVER_PROCESS] if step.custom else [(step.group, rank) for rank in step.ranks]
         value_bytes = plan.value_bytes[source] or 0
@@ -150,7 +165,7 @@ def _edges(
     if step.sync is not None:
         total[step.sync.export], moved[step.sync.export] = sum(step.sync.schedule.needed), step.sync.moved_bytes
     # The row table has rebalanced rows in their order; with weights, every one of them may have to move.
-    for source in rebalanced & columns.keys():
+    for source in (rebalanced | queued) & columns.keys():
         moved[source] = total[source]
     for source, names in columns.items():
         has_size = table is not None or source in plan.value_bytes
@@ -163,7 +178,7 @@ def _edges(
             moved=moved[source] if has_bytes else None,
             transport=_together(plan, step, source)
             if source in broadcast
-            else _transport(plan, step, source, pairs[source], table, topology),
+            else _transport(plan, step, source, pairs[source], table, topology, queued=source in queued),
         )
 
 
@@ -181,16 +196,24 @@ def _together(plan: Plan, step: Step, source: int) -> Transport:
 
 
 def _transport(
-    plan: Plan, step: Step, source: int, pairs: AbstractSet[ProcessPair], table: RowTable | None, topology: Topology
+    plan: Plan,
+    step: Step,
+    source: int,
+    pairs: AbstractSet[ProcessPair],
+    table: RowTable | None,
+    topology: Topology,
+    *,
+    queued: bool,
 ) -> Transport:
     if step.custom or (plan.layouts[source].group == DRIVER and not isinstance(plan.node(source).op, Input)):
         return "through driver"
     if isinstance(plan.node(source).op, Input):
         return "from caller"
-    if table and not pairs:
+    if table and not pairs and not queued:
         return "in process"
     if (
         pairs
+        and not queued
         and goes_direct(plan, topology.direct_groups, source, step.group)
         and all(starmap(topology.reaches, pairs))
     ):

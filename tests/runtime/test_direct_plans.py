@@ -11,11 +11,20 @@ import torch
 
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.edges import direct_pairs
 from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.payloads import planned_topology
+from hfdsl.plan.plan import Plan, Transport
+from hfdsl.plan.queues import decides
+from hfdsl.plan.routes import compute_routes
+from hfdsl.plan.rows import row_table
+from hfdsl.protocols.queueing import Late
+from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.transports import tensor_sharing
 from tests.runtime import moving_programs as p
 from tests.runtime.renamed import renamed
+from tests.runtime.stage_programs import Actor, B, Engine, Judge, deciding
 
 
 def deployment(*, use_gpu: bool, makers: int = 1, readers: int = 1) -> hf.Deployment:
@@ -177,3 +186,38 @@ def test_mappings_are_kept_unless_a_plan_of_the_run_gives_memory_back(launched: 
     assert keeps(launched) == {False}
     with compiled(p.kept, deployment(use_gpu=False, readers=2)).launch() as local:
         assert same(unmapped.step(inputs()), local.step(inputs()))
+
+
+def ways_out(plan: Plan) -> dict[str, bool]:
+    """The calls whose rows leave their processes before results do, and whether they leave directly."""
+    tasks = compute_routes(plan, row_table(plan, plan.dims), planned_topology(plan)).tasks.values()
+    sent = [payload for by_rank in tasks for task in by_rank.values() for payload in task.sends]
+    return {plan.node(part.node).label: payload.direct for payload in sent for part in payload.slices}
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("late", ["wait", "drop"])
+def test_a_plan_shows_how_rows_of_a_queue_travel(late: Late, together: bool) -> None:
+    front, behind = hf.ResourcePool([1], name="front"), hf.ResourcePool([1], name="behind")
+    deployment = hf.Deployment(
+        engine=hf.place(Engine, pool=front),
+        judge=hf.place(Judge, pool=front),
+        actor=hf.place(Actor, pool=front if together else behind),
+    )
+    plan = deciding.given(late=late).compile(deployment, dims={B: 4})
+    labels = {node.id: node.label for node in plan.graph.nodes}
+    shown = {labels[edge.source]: edge for edge in plan.edges if labels[edge.target] == "actor.update"}
+    run = ways_out(queue_stages(plan).plans[0] if decides(plan) else plan)
+    for call in ("engine.generate", "judge.score"):
+        assert (shown[call].transport == "cuda ipc") == run.get(call, False)
+        assert (shown[call].transport == "in process") == (call not in run)
+    assert shown["judge.score"].moved == (16 if "judge.score" in run else 0)  # four rows of four bytes
+    expected: dict[tuple[Late, bool], Transport] = {
+        ("wait", False): "cuda ipc",
+        ("wait", True): "in process",
+        ("drop", False): "object store",
+        ("drop", True): "shared memory",
+    }
+    assert shown["engine.generate"].transport == expected[late, together]
+    readers = {reader for _, (reader, _) in direct_pairs(plan)}
+    assert ("actor" in readers) == (expected[late, together] == "cuda ipc"), "others need no link"
