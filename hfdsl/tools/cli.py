@@ -9,7 +9,8 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import NoReturn
 
 import hfdsl
@@ -69,7 +70,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
     parser = _parser()
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        (arguments.parser if arguments.name else parser).refuse(unknown)
+        (arguments.parser if arguments.name else parser).refuse(unknown, words)
     if arguments.name is None:
         parser.error("name a command; 'hfdsl --help' lists them")
     arguments.arguments = shlex.join(behind)
@@ -106,11 +107,17 @@ def _outcome(arguments: argparse.Namespace) -> int:
 class _Parser(argparse.ArgumentParser):
     """A parser of a command, which suggests the choice or option that a misspelled one is closest to."""
 
-    def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Report arguments that the command does not take, and exit."""
+    def refuse(self, unknown: Sequence[str], words: Sequence[str]) -> NoReturn:
+        """Report arguments that the command does not take, of all its ``words``, and exit."""
         options = re.findall(r"(?<!\w)--?[a-z-]+", self.format_usage())
-        misspelled = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(misspelled, options)}")
+        option = next((word for word in unknown if word.startswith("-")), "")
+        name = option.partition("=")[0]
+        fields = _run_fields(words, name) if "--set" in options else {}
+        near = nearest(name.replace("_", "-"), [*options, *fields])
+        if near is not None and near not in options:
+            near = f"--set {fields[near]}={_value_of(option, words)}"
+        suggestion = f"; did you mean '{near}'?" if near else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage and exit."""
@@ -121,6 +128,29 @@ class _Parser(argparse.ArgumentParser):
 def _suggestion(word: str, choices: Sequence[str]) -> str:
     near = nearest(word, choices)
     return f"; did you mean '{near}'?" if near else ""
+
+
+def _run_fields(words: Sequence[str], name: str) -> Mapping[str, str]:
+    """The fields of the TOML file among the words, by the options that people give instead of ``--set``.
+
+    A field of a table is one if the option has its ``name``.
+    """
+    if not any(word.endswith(".toml") for word in words):
+        return {}
+    from hfdsl.rl.training.run_config import RunConfig
+
+    of_run = [field.name for field in fields(RunConfig)]
+    of_table = [name[2:].replace("-", "_")] if "." in name else []
+    return {f"--{field.replace('_', '-')}": field for field in (*of_run, *of_table)}
+
+
+def _value_of(option: str, words: Sequence[str]) -> str:
+    """The value of an option, within it or in the next word; ``"VALUE"`` if it has none."""
+    _, given, value = option.partition("=")
+    if given:
+        return value
+    following = next(iter(words[words.index(option) + 1 :]), "")
+    return following if following and not following.startswith("-") and not following.endswith(".toml") else "VALUE"
 
 
 def _parser() -> _Parser:

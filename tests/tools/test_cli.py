@@ -83,6 +83,14 @@ def test_usage(program: str, capsys: Capture, argv: tuple[str, ...]) -> None:
         (["plan", "x.py", "--format", "jsn"], "json"),
         (["--verzion"], "--version"),
         (["train", "x.toml", "--accept", "dat"], "data"),
+        (["train", "x.toml", "--backend", "ray"], "--set backend=ray"),
+        (["train", "--backend", "ray", "x.toml"], "--set backend=ray"),
+        (["train", "x.toml", "--backend"], "--set backend=VALUE"),
+        (["train", "--seed", "x.toml"], "--set seed=VALUE"),
+        (["train", "x.toml", "--bakcend=ray"], "--set backend=ray"),
+        (["check", "x.toml", "--bucket-bytes", "64"], "--set bucket_bytes=64"),
+        (["plan", "x.toml", "--actor.training.clip-norm", "1"], "--set actor.training.clip_norm=1"),
+        (["train", "x.toml", "--verify-sinc", "4"], "--verify-sync"),
     ],
 )
 def test_a_misspelled_word_gets_a_suggestion(argv: list[str], suggested: str, capsys: Capture) -> None:
@@ -90,6 +98,12 @@ def test_a_misspelled_word_gets_a_suggestion(argv: list[str], suggested: str, ca
         main(argv)
     assert caught.value.code == output.USAGE
     assert capsys.readouterr().err.endswith(f"; did you mean '{suggested}'?\n")
+
+
+def test_fields_of_a_run_are_suggested_for_its_file_only(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "x.py", "--backend", "ray"])
+    assert capsys.readouterr().err.endswith("error: unrecognized arguments: --backend ray\n")
 
 
 def test_an_option_of_another_command_is_refused_by_the_command(capsys: Capture) -> None:
