@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Literal, TypeAlias, get_args
 
+from hfdsl.types.batches import nearest
 from hfdsl.types.dims import Dim
 from hfdsl.types.numbers import brief, is_count
 
@@ -43,6 +44,8 @@ def queue_problem(rows: object, group: object, lag: object, late: object) -> str
 
     >>> queue_problem(rows=None, group=1, lag=-1, late="wait")
     'lag= takes a number of updates, 0 or more, got -1'
+    >>> queue_problem(rows=None, group=1, lag=1, late="wiat")
+    "late= takes 'wait', 'drop', 'refill', 'mask' or is left out, got 'wiat'; did you mean 'wait'?"
     """
     if rows is not None and not is_count(rows) and not (isinstance(rows, type) and issubclass(rows, Dim)):
         return f"rows= takes a number of rows, 1 or more, or a dim, got {brief(rows)}"
@@ -53,7 +56,9 @@ def queue_problem(rows: object, group: object, lag: object, late: object) -> str
     if lag is not None and not is_count(lag, least=0):
         return f"lag= takes a number of updates, 0 or more, got {brief(lag)}"
     if late is not None and late not in DISCIPLINES:
-        return f"late= takes {', '.join(map(repr, DISCIPLINES))} or is left out, got {brief(late)}"
+        near = nearest(late, DISCIPLINES) if isinstance(late, str) else None
+        hint = "" if near is None else f"; did you mean '{near}'?"
+        return f"late= takes {', '.join(map(repr, DISCIPLINES))} or is left out, got {brief(late)}{hint}"
     if late is not None and lag is None:
         return f"late={late!r} says what happens to groups beyond a lag, and there is no lag="
     return None

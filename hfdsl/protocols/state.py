@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.layouts import Layout
 from hfdsl.protocols.register import registered_methods
+from hfdsl.types.batches import nearest
 from hfdsl.types.numbers import brief, is_count
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -231,14 +232,13 @@ def sync_methods(source: type, target: type) -> tuple[tuple[str, str], ...]:
 
 def no_sync(source: type, target: type) -> str:
     """Why nothing can be synced from ``source`` to ``target``."""
-
-    def methods(kind: EffectKind, role: type) -> str:
-        return ", ".join(map(repr, methods_with(role, kind))) or "nothing"
-
+    exported, loaded = list(methods_with(source, "exports")), list(methods_with(target, "loads"))
+    near = next((name for state in loaded if (name := nearest(state, exported)) is not None), None)
+    declare = "declare a method with @hf.exports(state) and one with @hf.loads(state)"
+    advice = declare if near is None else f"did you mean '{near}'?"
     return (
-        f"{source.__name__} exports {methods('exports', source)} and "
-        f"{target.__name__} loads {methods('loads', target)}; "
-        "declare a method with @hf.exports(state) and one with @hf.loads(state)"
+        f"{source.__name__} exports {', '.join(map(repr, exported)) or 'nothing'} and "
+        f"{target.__name__} loads {', '.join(map(repr, loaded)) or 'nothing'}; {advice}"
     )
 
 

@@ -107,3 +107,12 @@ def test_why_a_role_cannot_be_offloaded() -> None:
     assert not_offloadable(Half) == "it has no method 'onload(self, part)'"
     assert not_offloadable(Static) == "it has no method 'offload(self, part)'"
     assert not_offloadable(Deaf) == "its method 'onload' does not take one argument, the part"
+
+
+def test_of_states_with_similar_names_one_is_suggested() -> None:
+    class Misspelled(hf.Worker):
+        @hf.register(hf.Dispatch.ONE_TO_ALL)
+        @loads("polciy")
+        def load(self, weights: dict[str, float]) -> None: ...
+
+    assert no_sync(Learner, Misspelled).endswith(" and Misspelled loads 'polciy'; did you mean 'policy'?")
