@@ -88,6 +88,14 @@ class Finding:
         return (*labels[: MAX_CALLS - 1], replace(labels[MAX_CALLS - 1], text=left_out), *labels[-MAX_CALLS:])
 
     @property
+    def related_places(self) -> tuple[Label, ...]:
+        """The other places involved; for the primary place itself, the call by which it was reached the other time.
+
+        Both are one place where a helper that is called twice contains it.
+        """
+        return tuple(replace(label, span=_parting(label.span, self.primary.span)) for label in self.related)
+
+    @property
     def severity(self) -> Severity:
         """The severity from the table of codes."""
         return Severity(CODES[self.code].severity)
@@ -114,7 +122,7 @@ class Finding:
             "message": self.message,
             "primary": labeled(self.primary),
             "calls": [labeled(label) for label in self.chain],
-            "related": [labeled(label) for label in self.related],
+            "related": [labeled(label) for label in self.related_places],
             "notes": list(self.notes),
             "help": list(self.help),
             "fixes": [
@@ -122,6 +130,12 @@ class Finding:
                 for fix in self.fixes
             ],
         }
+
+
+def _parting(span: Span, other: Span) -> Span:
+    """The place, or if the other one is the same place, the first call on the way to it that is not on the other's."""
+    calls = zip(span.calls, other.calls, strict=False) if span == other else ()
+    return next((call.span for call, others in calls if call.span != others.span), span)
 
 
 def order(findings: Sequence[Finding]) -> tuple[Finding, ...]:

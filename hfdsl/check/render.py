@@ -40,7 +40,7 @@ def _finding(finding: Finding, color: bool) -> str:
     paint = (lambda code, text: f"{code}{text}{_END}") if color else (lambda code, text: text)
     tint = _RED if finding.severity.value == "error" else _YELLOW
     lines = [f"{paint(tint, f'{finding.severity.value}[{finding.code}]')}: {paint(_BOLD, finding.message)}"]
-    for i, label in enumerate((finding.primary, *finding.chain, *finding.related)):
+    for i, label in enumerate((finding.primary, *finding.chain, *finding.related_places)):
         place = _place(label, i == 0)
         lines += [*place[:2], *(paint(tint if i == 0 else _BLUE, mark) for mark in place[2:])]
     lines += [f"  = note: {note}" for note in finding.notes]

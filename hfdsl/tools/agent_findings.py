@@ -65,7 +65,7 @@ class AgentFinding:
             severity=finding.severity.value,
             message=finding.message,
             place=Place.of(finding.primary),
-            related=tuple(Place.of(label) for label in (*finding.chain, *finding.related) if label.text),
+            related=tuple(Place.of(label) for label in (*finding.chain, *finding.related_places) if label.text),
             notes=finding.notes,
             help=finding.help,
             patch=next(filter(None, map(patch, finding.fixes)), ""),

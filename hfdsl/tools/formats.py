@@ -122,7 +122,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
         "locations": [_location(finding.primary)] if _is_known(finding.primary.span) else [],
         "relatedLocations": [
             {"id": i, **_location(label)}
-            for i, label in enumerate((*finding.chain, *finding.related))
+            for i, label in enumerate((*finding.chain, *finding.related_places))
             if _is_known(label.span)
         ],
     }

@@ -271,3 +271,44 @@ def test_an_error_in_a_helper_shows_its_call() -> None:
 def test_a_dataflow_of_its_own_has_no_chain() -> None:
     [finding] = wrong.check()
     assert finding.chain == ()
+
+
+class Learner(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def update(self, rollout: Rollout) -> None: ...
+
+
+def learn(learner: Learner, rollout: Rollout) -> None:
+    learner.update(rollout)
+
+
+def test_two_places_in_one_helper_are_shown_by_its_two_calls() -> None:
+    def twice(sequences: Sequences, actor: Actor, learner: Learner) -> None:
+        rollout = actor.generate(sequences)
+        learn(learner, rollout)
+        learn(learner, hf.queue(rollout, lag=1, late="wait"))
+
+    report = hf.dataflow(twice).check()
+    [finding] = (finding for finding in report if finding.code == "HF746")
+    assert line_of(finding.primary.span) == "learner.update(rollout)"
+    assert [line_of(label.span) for label in finding.chain] == ['learn(learner, hf.queue(rollout, lag=1, late="wait"))']
+    [other] = finding.related_places
+    assert (line_of(other.span), other.text) == ("learn(learner, rollout)", "changes it here")
+    [entry] = (entry for entry in map(json.loads, report.json().splitlines()) if entry.get("code") == "HF746")
+    assert [place["line"] for place in entry["related"]] == [other.span.line]
+    [result] = (r for r in json.loads(as_sarif([report], ()))["runs"][0]["results"] if r["ruleId"] == "HF746")
+    lines = [place["physicalLocation"]["region"]["startLine"] for place in result["relatedLocations"]]
+    assert lines == [label.span.line for label in (*finding.chain, other)]
+    assert str(report).count("    learner.update(rollout)") == 1
+
+
+def test_places_that_one_call_in_a_loop_reaches_stay_where_they_are() -> None:
+    def looped(sequences: Sequences, actor: Actor, learner: Learner) -> None:
+        rollout = actor.generate(sequences)
+        for rows in (rollout, hf.queue(rollout, lag=1, late="wait")):
+            learn(learner, rows)
+
+    [finding] = (finding for finding in hf.dataflow(looped).check() if finding.code == "HF746")
+    assert [line_of(label.span) for label in finding.related_places] == ["learner.update(rollout)"]
