@@ -16,7 +16,7 @@ the user's own, ``config_classes`` derives it from annotations. ``config_names``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.schedules import with_total_steps
 from hfdsl.rl.training.toml import tables
 from hfdsl.rl.training.toml.changes import RenameField
-from hfdsl.rl.training.typed import NONE, build, hints, required
+from hfdsl.rl.training.typed import NONE, build, hints, required, separated, together
 from hfdsl.types.batches import closest, nearest
 
 
@@ -142,13 +142,9 @@ class Loaded:
         flows = [flow for flow in (self.algorithm, self.evaluation, self.update) if flow is not None]
         dims = {dim.__name__: dim for flow in flows for dim in program_dims(flow.trace())}
         sizes = {**self.config.dims, **(changes or {})}
-        for name in sizes:
-            if name not in dims:
-                problem = f"dims: there is no dim '{name}'; {closest(name, sorted(dims))}"
-                candidate = nearest(name, sorted(dims))
-                renamed = () if candidate is None else (RenameField(f"dims.{name}", candidate),)
-                with self.located():
-                    raise ConfigError("HF901", problem, f"dims.{name}", changes=renamed)
+        if errors := list(_unknown_dims(sizes, dims)):
+            with self.located():
+                raise together(errors)
         return {dims[name]: size for name, size in sizes.items()}
 
 
@@ -210,12 +206,16 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
         ConfigError: HF901.
     """
     find = find or by_name
-    parts, changes = read_names(table, changes, find)
-    table = tables.with_changes(parts.table, parts.kind, [_dotted(change, parts.algorithm) for change in changes])
-    # The options are built already, for the dataflows.
-    _refuse_tables_of_no_role(table, parts)
-    _require_tables(table, parts)
-    config: RunConfig = build(parts.kind, _with_options(tables.resolve_references(table), parts))
+    try:
+        parts, changes = read_names(table, changes, find)
+    except ConfigError as error:
+        errors = list(separated(error))
+        reported = {named.field for named in errors}
+        raise together([*errors, *_errors_without_names(table, changes, reported)]) from None
+    table = tables.with_changes(
+        table=parts.table, kind=parts.kind, changes=[_dotted(c, parts.algorithm) for c in changes]
+    )
+    config = _built(table, parts)
     tabled = [name for name in parts.roles if hasattr(config, name)]
     update_graph = None if parts.update is None else parts.update.trace()
     config = with_total_steps(config, tabled, parts.algorithm.trace(), update_graph)
@@ -224,11 +224,66 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     return replace(loaded.with_engines(engines), auto_engines=tuple(engines))
 
 
-def _refuse_tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> None:
-    """Refuse a table that is neither a field nor near one: it is meant for a role.
+def _built(table: tables.Table, parts: NamedParts) -> RunConfig:
+    """The configuration of a table; the options are built already, for the dataflows.
 
     Raises:
-        ConfigError: HF901 naming the roles that have tables, or the class that a role takes instead of its own.
+        ConfigError: HF901 with all mistakes.
+    """
+    if errors := list(_missing_tables(table, parts)):
+        raise together(errors)
+    of_no_role = list(_tables_of_no_role(table, parts))
+    values, broken = tables.resolved_references(table)
+    errors = [*of_no_role, *broken.values()]
+    if isinstance(sizes := values.get("dims"), Mapping):
+        flows = [flow for flow in (parts.algorithm, parts.evaluation, parts.update) if flow is not None]
+        errors += _unknown_dims(sizes, {dim.__name__ for flow in flows for dim in program_dims(flow.trace())})
+    reported = {*broken, *(error.field for error in errors)}
+    values = {name: value for name, value in values.items() if name not in {error.field for error in of_no_role}}
+    try:
+        config: RunConfig = build(parts.kind, _with_options(values, parts))
+        if not errors:
+            return config
+    except ConfigError as error:
+        errors += [further for further in separated(error) if further.field not in reported]
+    raise together(errors)
+
+
+def _errors_without_names(
+    table: Mapping[str, Any], changes: Sequence[str], reported: Collection[str]
+) -> Iterator[ConfigError]:
+    """The mistakes in fields that every run has, where wrong names leave unknown which others there are.
+
+    Those in fields for which an error is ``reported`` are left out.
+    """
+    names = {field.name for field in fields(RunConfig)} - {"options", "roles"}
+    of_run = [change for change in changes if change.partition("=")[0].strip().partition(".")[0] in names]
+    try:
+        table, remaining = with_deployment(table, of_run)
+        values, broken = tables.resolved_references(tables.with_changes(table, RunConfig, remaining))
+    except ConfigError:
+        return  # a change that cannot be made, or no file with the deployment
+    values = {name: value for name, value in values.items() if name in names or not isinstance(value, (Mapping, str))}
+    try:
+        build(RunConfig, {"algorithm": "", **values})
+    except ConfigError as error:
+        yield from (further for further in separated(error) if further.field not in {*broken, *reported})
+
+
+def _unknown_dims(sizes: Iterable[str], dims: Collection[str]) -> Iterator[ConfigError]:
+    """An error for each size of a dim that no dataflow has."""
+    for name in sizes:
+        if name not in dims:
+            problem = f"dims: there is no dim '{name}'; {closest(name, sorted(dims))}"
+            candidate = nearest(name, sorted(dims))
+            renamed = () if candidate is None else (RenameField(f"dims.{name}", candidate),)
+            yield ConfigError("HF901", problem, f"dims.{name}", changes=renamed)
+
+
+def _tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> Iterator[ConfigError]:
+    """An error for each table that is neither a field nor near one: it is meant for a role.
+
+    It names the roles that have tables, or the class that a role takes instead of its own.
     """
     field_names = [field.name for field in fields(parts.kind)]
     for name, value in table.items():
@@ -244,14 +299,13 @@ def _refuse_tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> No
         else:
             tabled = [role for role in parts.roles if role in field_names]
             text = f"there is no role '{name}'; the roles with a table are {', '.join(tabled)}"
-        raise ConfigError("HF901", text, name)
+        yield ConfigError("HF901", text, name)
 
 
-def _require_tables(table: Mapping[str, Any], parts: NamedParts) -> None:
-    """Refuse an evaluation with a role of its own that nothing configures.
+def _missing_tables(table: Mapping[str, Any], parts: NamedParts) -> Iterator[ConfigError]:
+    """An error for each role of the evaluation alone that nothing configures.
 
-    Raises:
-        ConfigError: HF901 naming the roles of the run, one of which may be meant.
+    It names the roles of the run, one of which may be meant.
     """
     run = parts.algorithm.trace().roles
     for name in parts.roles:
@@ -259,7 +313,7 @@ def _require_tables(table: Mapping[str, Any], parts: NamedParts) -> None:
         if name not in run and table.get(name) in (None, NONE) and kind and any(map(required, fields(kind))):
             problem = f"the evaluation has a role '{name}', and there is no table [{name}] ({kind.__name__})"
             text = f"{problem}; the roles of the run are {', '.join(run)}"
-            raise ConfigError("HF901", text, "evaluation.algorithm")
+            yield ConfigError("HF901", text, "evaluation.algorithm")
 
 
 def _dotted(change: str, flow: Dataflow[..., Any]) -> str:

@@ -20,7 +20,7 @@ from hfdsl.rl.training.preflight.names import near_target
 from hfdsl.rl.training.run_config import EVALUATE, RunConfig
 from hfdsl.rl.training.toml import tables
 from hfdsl.rl.training.toml.changes import RenameField, SetField
-from hfdsl.rl.training.typed import NONE, build
+from hfdsl.rl.training.typed import NONE, build, together
 from hfdsl.types.batches import closest, nearest
 
 READY_ROOM = "hfdsl.rl.dataflows."
@@ -269,17 +269,28 @@ def _role_classes(
     A role that both the evaluation and the run have is the run's.
     """
     classes = {**(evaluation.trace().roles if evaluation is not None else {}), **flow.trace().roles}
+    errors = list[ConfigError]()
     for name, text in named.items() if isinstance(named, Mapping) else ():
-        if name not in classes:
-            candidate = nearest(name, list(classes))
-            raise ConfigError(
-                "HF901",
-                f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, list(classes))}",
-                f"roles.{name}",
-                changes=() if candidate is None else (RenameField(f"roles.{name}", candidate),),
-            )
-        role = find_named(find, text, f"roles.{name}") if isinstance(text, str) else text
-        if not (isinstance(role, type) and issubclass(role, Worker)):
-            raise ConfigError("HF901", f"roles.{name}: {role!r} is not a role class", f"roles.{name}")
-        classes[name] = role
+        try:
+            classes[name] = _role_class(flow, list(classes), name, text, find)
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        raise together(errors)
     return classes
+
+
+def _role_class(flow: Dataflow[..., Any], roles: Sequence[str], name: str, text: Any, find: Find) -> type[Worker]:
+    """The class that a field names for a role."""
+    if name not in roles:
+        candidate = nearest(name, roles)
+        raise ConfigError(
+            "HF901",
+            f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, roles)}",
+            f"roles.{name}",
+            changes=() if candidate is None else (RenameField(f"roles.{name}", candidate),),
+        )
+    role = find_named(find, text, f"roles.{name}") if isinstance(text, str) else text
+    if not (isinstance(role, type) and issubclass(role, Worker)):
+        raise ConfigError("HF901", f"roles.{name}: {role!r} is not a role class", f"roles.{name}")
+    return role

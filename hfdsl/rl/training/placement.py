@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -17,6 +17,7 @@ from hfdsl.rl.fields import Limit
 from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.rl.training.toml.spans import TomlSpans, read_spans
+from hfdsl.rl.training.typed import together
 from hfdsl.types.batches import closest, nearest
 
 
@@ -89,40 +90,63 @@ class DeploymentConfig:
                 unknown or contains itself.
             ResourceError: HF501, HF514 for meshes that do not fit their pools.
         """
-        for name in self.roles:
-            if name not in roles:
-                problem = f"{self._where}there is no role '{name}' to place; {closest(name, list(roles))}"
-                candidate, wrong = nearest(name, list(roles)), f"deployment.roles.{name}"
-                changes = () if candidate is None else (RenameField(wrong, candidate),)
-                raise ConfigError("HF901", problem, wrong, changes=changes)
+        unknown = [self._unknown(name, list(roles)) for name in self.roles if name not in roles]
+        errors = [*unknown]
         if places is None and self.file is not None:
             places = Places(TomlSpans(self.file), read_spans(self.file))
         pools: dict[str, hf.ResourcePool] = {}
         placements: dict[str, Placement[Any]] = {}
         for name, (role, args, kwargs) in roles.items():
-            place = self.roles.get(name, self.default)
-            if place is None:
-                problem = f"{self._where}role '{name}' has no place, and there is no default"
-                raise ConfigError("HF901", problem, "deployment.roles")
+            if unknown and name not in self.roles and self.default is None:
+                continue  # an unknown name may be meant for this role
             field_name = f"deployment.roles.{name}" if name in self.roles else "deployment.default"
-            pool = self._pool(place.pool, pools, (), f"{field_name}.pool")
-            with _about(field_name):
-                placement = hf.place(
-                    role,
-                    *args,
-                    pool=pool,
-                    mesh=None if place.mesh is None else self._mesh(name, place.mesh, f"{field_name}.mesh"),
-                    colocate=place.colocate,
-                    gpu_memory=place.gpu_memory,
-                    transport=place.transport,
-                    offload=self._offload(name, role, pool, place.offload),
-                    deadline=place.deadline,
-                    **kwargs,
-                )
-            placements[name] = replace(placement, span=places.span(field_name)) if places else placement
+            try:
+                placement = self._placement(name, role, args, kwargs, pools, field_name)
+            except ConfigError as error:
+                errors.append(error)
+            else:
+                placements[name] = replace(placement, span=places.span(field_name)) if places else placement
+        if errors:  # roles with the default placement share its mistakes
+            raise together(errors)
         deployment = hf.Deployment(**placements)
         deployment.span = places.span("deployment") if places else NOWHERE
         return deployment
+
+    def _unknown(self, name: str, roles: Sequence[str]) -> ConfigError:
+        """The error for the placement of a role that no dataflow has."""
+        problem = f"{self._where}there is no role '{name}' to place; {closest(name, roles)}"
+        candidate, wrong = nearest(name, roles), f"deployment.roles.{name}"
+        changes = () if candidate is None else (RenameField(wrong, candidate),)
+        return ConfigError("HF901", problem, wrong, changes=changes)
+
+    def _placement(
+        self,
+        name: str,
+        role: type[Worker],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        pools: dict[str, hf.ResourcePool],
+        field_name: str,
+    ) -> Placement[Any]:
+        """The placement of a role, which a field describes."""
+        place = self.roles.get(name, self.default)
+        if place is None:
+            problem = f"{self._where}role '{name}' has no place, and there is no default"
+            raise ConfigError("HF901", problem, "deployment.roles")
+        pool = self._pool(place.pool, pools, (), f"{field_name}.pool")
+        with _about(field_name):
+            return hf.place(
+                role,
+                *args,
+                pool=pool,
+                mesh=None if place.mesh is None else self._mesh(name, place.mesh, f"{field_name}.mesh"),
+                colocate=place.colocate,
+                gpu_memory=place.gpu_memory,
+                transport=place.transport,
+                offload=self._offload(name, role, pool, place.offload),
+                deadline=place.deadline,
+                **kwargs,
+            )
 
     def _pool(
         self, name: str, pools: dict[str, hf.ResourcePool], within: tuple[str, ...], field: str

@@ -29,7 +29,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
@@ -154,7 +154,7 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
         if problem is not None
     ]
     if errors:
-        raise _together(errors)
+        raise together(errors)
     try:
         return kind(**arguments)
     except (HfError, ValueError, TypeError) as error:
@@ -175,11 +175,19 @@ def _completed(value: Any, default: Any) -> Any:
     return defaults | {name: _completed(inner, defaults.get(name)) for name, inner in value.items()}
 
 
-def _together(errors: list[ConfigError]) -> ConfigError:
-    """The first of several errors, with the others attached."""
-    error, *others = (error for joint in errors for error in (joint, *joint.others))
+def together(errors: Iterable[ConfigError]) -> ConfigError:
+    """The first of several errors, with the others attached; those with the same field and message are one."""
+    error, *others = {(error.field, error.message): error for error in separated(*errors)}.values()
     error.others = tuple(others)
     return error
+
+
+def separated(*errors: ConfigError) -> Iterator[ConfigError]:
+    """Errors and those that are attached to them, each without others."""
+    for joint in errors:
+        others, joint.others = joint.others, ()
+        yield joint
+        yield from separated(*others)
 
 
 def _subject(message: str, path: str, names: Mapping[str, object]) -> str:

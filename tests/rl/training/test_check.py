@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hfdsl.check.raised import findings_of
 from hfdsl.check.report import CheckError
+from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import Span
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import from_config, load
+from hfdsl.rl.training.config_names import by_name
 from hfdsl.rl.training.loop import train
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
@@ -102,3 +105,92 @@ def test_places_are_those_of_the_file() -> None:
     span = load(CONFIG).places
     assert span is not None
     assert span.span("dims.B") == Span(CONFIG, 5, 9, 5, 10)
+
+
+SPELLING = "examples/spelling.toml"
+PLACEMENTS = """
+[deployment]
+pools.all = { processes = [2], gpu = false }
+roles.actr.pool = "all"
+roles.reference.pool = "al"
+roles.reward = { pool = "all", mesh = { dpp = 2 } }
+[checkpoints]
+"""
+ONE_DEFAULT = """
+[deployment]
+pools.all = { processes = [2], gpu = false }
+default.pool = "al"
+[checkpoints]
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        pytest.param(
+            {"seed = 0": "sed = 0", "R = 6 }\n": "Q = 6, S = 6 }\n", "rows = 64": 'rows = "$actr.x"'},
+            ["no dim 'Q'", "no dim 'S'", "no field 'sed'", "'$actr.x' refers to 'actr.x'"],
+            id="dims, fields and references",
+        ),
+        pytest.param(
+            {"seed = 0": "sed = 0", "[checkpoints]": "[refrence]\nx = 1\n[judge]\nx = 1\n[checkpoints]"},
+            ["no field 'sed'", "no field 'refrence'", "no role 'judge'"],
+            id="tables of no role",
+        ),
+        pytest.param(
+            {"seed = 0": "sed = 0", "grpo:grpo": "grpo:gpro", "every = 20\n\n[actor]": "every = -1\n\n[actor]"},
+            ["has no attribute 'gpro'", "no field 'sed'", "'checkpoints.every' must be at least 1, got -1"],
+            id="a dataflow that does not exist",
+        ),
+        pytest.param(
+            {"seed = 0": "sed = 0", "group = 8": "grup = 8"},
+            ["no field 'sed'", "no field 'grup' in 'options'"],
+            id="options",
+        ),
+        pytest.param(
+            {"seed = 0": "sed = 0", 'Verifier"': 'Verifer"\nactr = "a:b"'},
+            ["no field 'sed'", "has no attribute 'Verifer'", "has no role 'actr'"],
+            id="classes of roles",
+        ),
+        pytest.param(
+            {'deployment = "examples/deployments/colocated.toml"\n': "", "[checkpoints]": PLACEMENTS},
+            ["no role 'actr' to place", "no pool 'al'", "has no axis 'dpp'"],
+            id="placements",
+        ),
+        pytest.param(
+            {'deployment = "examples/deployments/colocated.toml"\n': "", "[checkpoints]": ONE_DEFAULT},
+            ["no pool 'al'"],
+            id="a pool of the default placement is one mistake",
+        ),
+        pytest.param(
+            {"seed = 0": 'seed = "$data.sed"', "rows = 64": 'rows = "$seed"'},
+            ["'$data.sed' refers to 'data.sed'"],
+            id="a reference to a broken one is one mistake",
+        ),
+    ],
+)
+def test_mistakes_that_do_not_depend_on_each_other_are_reported_together(
+    changes: Mapping[str, str], messages: Sequence[str], tmp_path: Path
+) -> None:
+    text = Path(SPELLING).read_text()
+    for old, new in changes.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (file := tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        ConfigCheck().load(str(file), (), by_name)
+    findings = findings_of(caught.value)
+    assert len(findings) == len(messages)
+    for message in messages:
+        [finding] = (finding for finding in findings if message in finding.message)
+        line = text.splitlines()[finding.primary.span.line - 1]
+        assert any(part in line for new in changes.values() for part in new.splitlines() if part), line
+
+
+def test_a_change_on_the_command_line_counts_where_a_name_is_wrong(tmp_path: Path) -> None:
+    text = Path(SPELLING).read_text().replace("steps = 60\n", "").replace("grpo:grpo", "grpo:gpro")
+    (file := tmp_path / "run.toml").write_text(text)
+    for changes, missing in (((), True), (("steps=3",), False)):
+        with pytest.raises(ConfigError) as caught:
+            ConfigCheck().load(str(file), changes, by_name)
+        assert any("'steps' (int) is missing" in f.message for f in findings_of(caught.value)) == missing

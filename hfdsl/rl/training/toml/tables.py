@@ -17,7 +17,7 @@ from hfdsl.rl.training.toml.files import text_of
 from hfdsl.rl.training.toml.spans import error_span, spans_of
 from hfdsl.rl.training.toml.syntax import syntax_problem
 from hfdsl.rl.training.toml.values import REFERENCE, FieldReference, key_text, value_text
-from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
+from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, together, value_of
 from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import is_union
 from hfdsl.types.foreign_text import is_unicode, parse_toml
@@ -228,37 +228,65 @@ def resolve_references(table: Mapping[str, Any]) -> Table:
     """The table with the value of ``a.b`` in place of ``"$a.b"``; ``$$`` escapes a text that begins with ``$``.
 
     Raises:
-        ConfigError: HF901 for a reference to nothing, or to itself.
+        ConfigError: HF901 for references to nothing, or to themselves.
 
     >>> resolve_references({"actor": {"model": {"seed": 1}}, "reference": {"model": "$actor.model"}})["reference"]
     {'model': {'seed': 1}}
     """
-
-    def value(item: Any, field: str, above: tuple[str, ...]) -> Any:
-        if isinstance(item, Mapping):
-            return {key: value(inner, joined(field, key), above) for key, inner in item.items()}
-        if isinstance(item, list):
-            return [value(inner, f"{field}[{i}]", above) for i, inner in enumerate(item)]
-        if isinstance(item, str) and item.startswith("$$"):
-            return item[1:]
-        if isinstance(item, str) and (match := REFERENCE.fullmatch(item)):
-            return value(target(item, match[1], field, above), field, (*above, item))
-        return item
-
-    def target(reference: str, path: str, field: str, above: tuple[str, ...]) -> Any:
-        """The value that a reference names; a table on the way to it may itself be a reference."""
-        if reference in above:
-            raise ConfigError("HF901", f"'{reference}' refers to itself", field)
-        inner: Any = table
-        for part in path.split("."):
-            inner = value(inner, field, (*above, reference)) if isinstance(inner, str) else inner
-            if not isinstance(inner, Mapping) or part not in inner:
-                raise _refers_to_nothing(field, path, part, inner)
-            inner = inner[part]
-        return inner
-
-    resolved: Table = value(table, "", ())
+    resolved, errors = resolved_references(table)
+    if errors:
+        raise together(errors.values())
     return resolved
+
+
+def resolved_references(table: Mapping[str, Any]) -> tuple[Table, dict[str, ConfigError]]:
+    """The table with references resolved, except those that lead to nothing or to themselves.
+
+    These have an error by field, which several fields share if one refers to another.
+    """
+    errors, of_references = dict[str, ConfigError](), dict[str, ConfigError]()
+
+    def value(item: Any, field: str) -> Any:
+        if isinstance(item, Mapping):
+            return {key: value(inner, joined(field, key)) for key, inner in item.items()}
+        if isinstance(item, list):
+            return [value(inner, f"{field}[{i}]") for i, inner in enumerate(item)]
+        try:
+            return _resolved(table, item, field, ())
+        except ConfigError as error:
+            errors[field] = error
+            if error.message.startswith(f"'{item}' "):  # and not about a reference that this one leads to
+                of_references.setdefault(error.message, error)
+            return item
+
+    resolved: Table = value(table, "")
+    return resolved, {field: of_references.get(error.message, error) for field, error in errors.items()}
+
+
+def _resolved(table: Mapping[str, Any], item: Any, field: str, above: tuple[str, ...]) -> Any:
+    """A value with references resolved; those ``above`` led to it."""
+    if isinstance(item, Mapping):
+        return {key: _resolved(table, inner, joined(field, key), above) for key, inner in item.items()}
+    if isinstance(item, list):
+        return [_resolved(table, inner, f"{field}[{i}]", above) for i, inner in enumerate(item)]
+    if isinstance(item, str) and item.startswith("$$"):
+        return item[1:]
+    if isinstance(item, str) and (match := REFERENCE.fullmatch(item)):
+        return _resolved(table, _target(table, item, match[1], field, above), field, (*above, item))
+    return item
+
+
+def _target(table: Mapping[str, Any], reference: str, path: str, field: str, above: tuple[str, ...]) -> Any:
+    """The value that a reference names; a table on the way to it may itself be a reference."""
+    if reference in above:
+        raise ConfigError("HF901", f"'{reference}' refers to itself", field)
+    inner: Any = table
+    for part in path.split("."):
+        inner = _resolved(table, inner, field, (*above, reference)) if isinstance(inner, str) else inner
+        if not isinstance(inner, Mapping) or part not in inner:
+            raise _refers_to_nothing(field, path, part, inner)
+        inner = inner[part]
+    return inner
 
 
 def _refers_to_nothing(field: str, path: str, part: str, inner: Any) -> ConfigError:
