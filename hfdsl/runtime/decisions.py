@@ -13,10 +13,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from hfdsl.errors import CheckpointError
 from hfdsl.runtime.schedule import QueueBatch, QueuedGroup, QueueState
+from hfdsl.types.numbers import brief
 
 DecisionKind: TypeAlias = Literal["dispatch", "take", "drop", "lose", "load"]
 
@@ -130,17 +133,22 @@ def _as_dict(decision: Decision) -> dict[str, object]:
     return fields | {name: numbers for name, numbers in lists.items() if numbers}
 
 
-def from_lines(text: str) -> list[Decision]:
-    """Read decisions from JSON lines.
+def read_log(file: str | PathLike[str]) -> list[Decision]:
+    """Read the decisions in a file; errors as for ``from_lines``, and those of reading a file."""
+    return from_lines(Path(file).read_text("utf-8"), f"'{file}'")
+
+
+def from_lines(text: str, log: str = "the log") -> list[Decision]:
+    """Read decisions from JSON lines; errors call their source ``log``.
 
     Raises:
-        CheckpointError: HF761 for a line that is not one of a decision.
+        CheckpointError: HF761 for a line that is not one of a decision, or that ends too early.
 
     >>> from_lines('{"kind": "drop", "queue": "rollouts", "version": 3, "groups": [0, 2]}')[0].groups
     (0, 2)
     """
-    decisions = []
-    for number, line in enumerate(text.splitlines(), 1):
+    decisions, lines = list[Decision](), text.splitlines()
+    for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
             lists = {name: tuple(map(int, entry.get(name, ()))) for name in ("groups", "prompts", "masked")}
@@ -150,10 +158,12 @@ def from_lines(text: str) -> list[Decision]:
             kind, queue, version = entry["kind"], str(entry["queue"]), int(entry["version"])
             decision = Decision(kind, queue, version, **lists, call=call, loaded=loaded)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                "HF761", f"line {number} of the log is not a decision of a queue: {error!r}"
-            ) from None
+            if isinstance(error, json.JSONDecodeError) and number == len(lines) and not text.endswith("\n"):
+                problem = f"line {number} of {log} ends too early, as if the run had stopped while it wrote the line"
+                advice = "remove the line to repeat the decisions before it"
+                raise CheckpointError("HF761", f"{problem}; {advice}: {brief(line)}") from None
+            raise CheckpointError("HF761", f"line {number} of {log} is not a decision of a queue: {error!r}") from None
         if decision.kind not in get_args(DecisionKind):
-            raise CheckpointError("HF761", f"line {number} of the log has the unknown kind '{decision.kind}'")
+            raise CheckpointError("HF761", f"line {number} of {log} has the unknown kind '{decision.kind}'")
         decisions.append(decision)
     return decisions

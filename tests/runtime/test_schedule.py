@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from hfdsl.errors import CheckpointError, HfError, SizeError
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.decisions import Decision, from_lines, to_lines
+from hfdsl.runtime.decisions import Decision, from_lines, read_log, to_lines
 from hfdsl.runtime.schedule import QueueSpec, QueueState, places_in_a_row
 from hfdsl.runtime.simulation import Slots, simulate
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_decisions
@@ -228,6 +230,20 @@ def test_a_line_that_is_no_decision_is_named(line: str) -> None:
     good = to_lines([Decision("dispatch", "q", 0, (0,), (0,))])
     with pytest.raises(CheckpointError, match="HF761: line 2"):
         from_lines(good + line + "\n")
+
+
+@pytest.mark.parametrize("end", [1, 20, -2])
+def test_a_last_line_that_ends_too_early_is_named_with_its_file(end: int, tmp_path: Path) -> None:
+    lines = [to_lines([decision]) for decision in LOG]
+    (file := tmp_path / "queues.jsonl").write_text("".join(lines[:2]) + lines[2][:end])
+    message = rf"HF761: line 3 of '{re.escape(str(file))}' ends too early, .*; remove the line to repeat the decisions"
+    with pytest.raises(CheckpointError, match=message):
+        read_log(file)
+    file.write_text("".join(lines[:2]))  # as the message says
+    assert read_log(file) == list(LOG[:2])
+    file.write_text("".join([*lines[:2], lines[2][:end], "\n"]))
+    with pytest.raises(CheckpointError, match=rf"HF761: line 3 of '{re.escape(str(file))}' is not a decision"):
+        read_log(file)
 
 
 LOG = (

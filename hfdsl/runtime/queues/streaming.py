@@ -59,7 +59,7 @@ from hfdsl.runtime.decisions import (
     Loads,
     check_one_after_another,
     dispatch_decision,
-    from_lines,
+    read_log,
     take_decision,
     to_lines,
 )
@@ -187,7 +187,7 @@ class DecisionLog:
         self.journal: list[Decision] | None = None
         self._loads: dict[CallNumber, Decision] | None = None
         if replay is not None:
-            self._repeat(from_lines(Path(replay).read_text("utf-8")))
+            self._repeat(read_log(replay))
 
     def _repeat(self, decisions: Iterable[Decision]) -> None:
         decisions = list(decisions)
