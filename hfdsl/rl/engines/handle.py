@@ -64,11 +64,8 @@ class Versioned:
 
     version: int
     weights: Callable[[], Weights]
-    stay: bool = False
-    """Whether later versions occupy the same memory."""
-
     place: Callable[[], object] | None = None
-    """Of weights that stay, where that memory is: equal as long as it is the same, without listing them."""
+    """Where the weights are, if later versions are in the same memory: equal as long as that is so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +278,13 @@ class EngineHandle:
                 if self.process.versions.get(part) != source.version:
                     weights = self._checked(streams[part], part)
                     place = source.place() if source.place is not None else None
-                    self.process.load(weights, source.version, part, stay=source.stay, place=place)
+                    self.process.load(weights, source.version, part, place=place)
             if self.asleep:
                 self.process.wake("cache")
                 self.asleep = False
         finally:
             for part, stream in streams.items():
-                for _ in () if sources[part].stay else stream:  # nobody gathers what stays
+                for _ in stream if sources[part].place is None else ():  # nobody gathers what has a place
                     pass
 
     def _started(self) -> EngineProcess:

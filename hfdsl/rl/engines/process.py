@@ -117,22 +117,20 @@ class EngineProcess:
         weights: Iterable[tuple[str, torch.Tensor]],
         version: int,
         part: LoadPart = "weights",
-        *,
-        stay: bool = False,
         place: object = None,
     ) -> None:
         """Replace all weights, or the adapter, by those of a version, counted from 1.
 
-        Weights that ``stay`` are in memory of this process's that later versions are in too. An engine that copies
-        weights reads them there, and keeps it from being freed until ``release``. They are not even listed where their
-        ``place`` is that of the last ones; None is no place.
+        Weights with a ``place`` are in memory of this process that later versions are in, too. An engine that copies
+        weights reads them there, and keeps it from being freed until ``release``. They are not even listed if their
+        place is that of the last ones.
         """
         self._begin()
         self.versions = after_load(self.versions, part)
         self._send(("load", part, version))
         answer: Any = MORE
         try:
-            for piece in self._pieces(weights, stay, place):
+            for piece in self._pieces(weights, place):
                 if answer != MORE:
                     break
                 self._send(piece)
@@ -147,12 +145,10 @@ class EngineProcess:
         self._value("load", answer)
         self.versions[part] = version
 
-    def _pieces(
-        self, weights: Iterable[tuple[str, torch.Tensor]], stay: bool, place: object
-    ) -> Iterator[WeightPart | Lent | str]:
+    def _pieces(self, weights: Iterable[tuple[str, torch.Tensor]], place: object) -> Iterator[WeightPart | Lent | str]:
         """The messages that carry weights."""
         is_known = self.lends and place is not None and place == self._lent_place
-        tensors = self._lent if is_known else dict(weights) if stay and self._copies else {}
+        tensors = self._lent if is_known else dict(weights) if place is not None and self._copies else {}
         if not is_known and (not tensors or any(each.device.type not in LENT_FROM for each in tensors.values())):
             self.lends = False
             yield from parts(tensors.items() or weights, getattr(torch, self.start.dtype), MAX_PART)

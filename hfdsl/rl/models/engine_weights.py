@@ -34,9 +34,7 @@ class EngineWeights:
         return base, Versioned(version, lambda: full_adapter(self.policy))
 
     def _versioned(self, version: int) -> Versioned:
-        if self._whole is None:
-            return Versioned(version, self._weights)
-        return Versioned(version, self._weights, stay=True, place=self._place)
+        return Versioned(version, self._weights, None if self._whole is None else self._place)
 
     def _place(self) -> list[tuple[object, ...]]:
         """The addresses of the parameters, and which elements of their memory they use."""

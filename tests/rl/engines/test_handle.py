@@ -125,7 +125,7 @@ def test_an_engine_reads_lent_weights_again_after_it_slept(
     weight, ids = torch.tensor([10.0]), torch.ones(1, 1, dtype=torch.int64)
     for step, stay in enumerate((True, True, False)):
         weights = {"model.weight": weight}
-        versioned = Versioned(policy.version + step, weights.items, stay=stay)
+        versioned = Versioned(policy.version + step, weights.items, object if stay else None)
         for _ in range(2):
             sampled = engine.sample(ids, ids > 0, versioned, greedy=True)
             assert sampled.response[0, 0] == 1 + weight
@@ -139,7 +139,7 @@ def test_an_engine_with_an_adapter_keeps_both_while_it_sleeps(monkeypatch: pytes
     with fake.installed():
         engine = fake.handle_of_installed(lora=Lora(rank=2))
     ids = torch.ones(1, 1, dtype=torch.int64)
-    base = Versioned(1, lambda: [("model.weight", torch.tensor([10.0]))], stay=True)
+    base = Versioned(1, lambda: [("model.weight", torch.tensor([10.0]))], object)
     matrices = [(f"model.0.q_proj.lora_{side}.weight", torch.ones(2)) for side in "AB"]
     for _ in range(2):
         sampled = engine.sample(ids, ids > 0, base, Versioned(1, lambda: matrices), greedy=True)

@@ -62,8 +62,8 @@ class Trainer:
     def load(self, *, lends: bool = True) -> None:
         self.version += 1
         weights, _ = self.weights.versions()
-        place = weights.place() if weights.place is not None else None
-        self.engine.load(weights.weights(), self.version, stay=lends, place=place)
+        place = weights.place() if lends and weights.place is not None else None
+        self.engine.load(weights.weights(), self.version, place=place)
 
     def check(self) -> None:
         """The engine has rounded the caller's values; of ``rows`` it has two, unless there are no others."""

@@ -69,7 +69,6 @@ def test_weights_have_another_place_where_one_has_other_memory_or_reads_it_other
 
     def place() -> object:
         versioned = weights.versions()[0]
-        assert versioned.stay
         assert versioned.place is not None
         return versioned.place()
 

@@ -103,16 +103,16 @@ def test_lent_weights_are_read_where_the_caller_writes_them(
 
     monkeypatch.setattr(lasting, "_send", send)
     weight, second = torch.tensor([10.0]), torch.tensor([40.0])
-    lasting.load([("a", weight)], 1, stay=True)
+    lasting.load([("a", weight)], 1, place=object())
     assert tokens(lasting, 1) == [11, 12, 13]
     weight.fill_(20)
     assert tokens(lasting, 1) == [11, 12, 13]
-    lasting.load([("a", weight)], 2, stay=True)
+    lasting.load([("a", weight)], 2, place=object())
     assert tokens(lasting, 1) == [21, 22, 23]
-    lasting.load([("a", second)], 3, stay=True)
+    lasting.load([("a", second)], 3, place=object())
     assert tokens(lasting, 1) == [41, 42, 43]
     lasting.release()
-    lasting.load([("a", second.mul_(-1).add_(45))], 4, stay=True)
+    lasting.load([("a", second.mul_(-1).add_(45))], 4, place=object())
     assert tokens(lasting, 1) == [6, 7, 8]
     pieces = [type(message).__name__ for message in sent if not isinstance(message, tuple) and message is not None]
     assert pieces == ["Lent", "str", "Lent", "Lent"]
@@ -125,12 +125,12 @@ def test_lent_weights_are_listed_where_their_place_is_another(
     monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
     weight, listed = torch.tensor([10.0]), list[int]()
 
-    def load(version: int, place: object) -> list[int]:
+    def load(version: int, place: object) -> list[int]:  # an ``object()`` is unlike any other place
         def weights() -> Iterator[tuple[str, torch.Tensor]]:
             listed.append(version)
             yield "a", weight
 
-        lasting.load(weights(), version, stay=True, place=place)
+        lasting.load(weights(), version, place=place)
         first = int(weight) + 1
         assert tokens(lasting, 1) == [first, first + 1, first + 2]
         return listed
@@ -140,10 +140,10 @@ def test_lent_weights_are_listed_where_their_place_is_another(
     assert load(2, ["here"]) == [1]
     weight = torch.tensor([30.0])
     assert load(3, ["there"]) == [1, 3]
-    assert load(4, None) == [1, 3, 4]
-    assert load(5, None) == [1, 3, 4, 5]
+    assert load(4, object()) == [1, 3, 4]
+    assert load(5, object()) == [1, 3, 4, 5]
     lasting.release()
-    assert load(6, None) == [1, 3, 4, 5, 6]
+    assert load(6, object()) == [1, 3, 4, 5, 6]
     assert load(7, ["there"]) == [1, 3, 4, 5, 6, 7]
     lasting.release()
     assert load(8, ["there"]) == [1, 3, 4, 5, 6, 7, 8]
@@ -155,7 +155,7 @@ def test_lent_weights_are_listed_where_their_place_is_another(
 def test_an_engine_that_keeps_weights_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.rl.engines.process.LENT_FROM", {"cpu"})
     engine, weight = EngineProcess(start(Keeping), deadline=60), torch.tensor([10.0])
-    engine.load([("a", weight)], 1, stay=True)
+    engine.load([("a", weight)], 1, place=object())
     weight.fill_(20)
     assert tokens(engine, 1) == [11, 12, 13]
     engine.close()
