@@ -45,18 +45,20 @@ class SyncSide:
         return next((name for name in names if overrides(self.placement.role, name, "state_parameters")), None)
 
     @cached_property
-    def has_other_arguments(self) -> bool:
-        """Whether a base class declares the layout by a function of other arguments than those of the constructor."""
+    def _computed(self) -> tuple[object, Exception | None]:
+        """The layout that is declared, or that the role's function returns; or the exception that it raises."""
         declared, place = self.effect.layout, self.placement
         if declared is None or isinstance(declared, Layout):
-            return False
-        if not overrides(place.role, "__init__", stated_by=self.method):
-            return False
+            return Replicas() if declared is None else declared, None
         try:
-            declared(place.mesh, *place.args, **place.kwargs)
-        except Exception:  # noqa: BLE001  # whatever the function does with arguments that it was not written for
-            return True
-        return False
+            return declared(place.mesh, *place.args, **place.kwargs), None
+        except Exception as error:  # noqa: BLE001  # whatever the function does, perhaps with arguments of another class
+            return None, error
+
+    @property
+    def has_other_arguments(self) -> bool:
+        """Whether a base class declares the layout by a function of other arguments than those of the constructor."""
+        return overrides(self.placement.role, "__init__", stated_by=self.method) and self._computed[1] is not None
 
     def layout(self) -> Layout | None:
         """The layout of the ranks: as declared, else whole parameters; None if the role's function returns None.
@@ -67,14 +69,9 @@ class SyncSide:
             DefinitionError: HF739 if the role's function returns something else.
             Exception: any that the function raises.
         """
-        declared, place = self.effect.layout, self.placement
-        if declared is None:
-            return Replicas()
-        if isinstance(declared, Layout):
-            return declared
-        if self.has_other_arguments:
-            return None
-        layout = declared(place.mesh, *place.args, **place.kwargs)
+        layout, error = self._computed
+        if error is not None and not self.has_other_arguments:
+            raise error
         if layout is None or isinstance(layout, Layout):
             return layout
         raise DefinitionError("HF739", f"the layout of '{self.node.label}' is a Layout or None, got {layout!r}")

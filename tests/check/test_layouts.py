@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 import hfdsl as hf
+from hfdsl.deploy.weight_syncs import weight_syncs
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Lora, Sampler, SamplerConfig, TrainingConfig
@@ -145,6 +146,34 @@ def test_the_function_of_a_layout(function: Callable[..., Any], expected: tuple[
 
     layout = Slices(0, units=3)
     assert plain_codes(Declaring, Parameter("embed_tokens.weight", (64, 8)), layout=layout) == expected
+
+
+def test_the_function_of_a_layout_runs_once_for_a_class_with_another_constructor() -> None:
+    calls = list[int]()
+
+    def counted(mesh: hf.Mesh, *arguments: Any) -> Layout:
+        calls.append(len(arguments))
+        if len(arguments) > 1:
+            raise TypeError("too many")
+        return Slices(0)
+
+    class Declaring(BareEngine):
+        def __init__(self, size: int) -> None: ...
+
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=counted)
+        def load(self, weights: dict[str, list[float]]) -> None: ...
+
+    class Another(Declaring):
+        def __init__(self, *sizes: int) -> None: ...
+
+    trainer = hf.place(BareTrainer, pool=hf.ResourcePool([2], name="train"))
+    for sizes, is_known in (((1,), True), ((1, 2), False)):
+        place = hf.place(Another, *sizes, pool=hf.ResourcePool([2], name="engines"), mesh=hf.Mesh(tp=2))
+        [sync] = weight_syncs(bare.trace(), hf.Deployment(trainer=trainer, engine=place))
+        assert sync.target.has_other_arguments != is_known
+        assert sync.target.layout() == (Slices(0) if is_known else None)
+    assert calls == [1, 2]
 
 
 def test_a_role_that_states_nothing_is_not_blamed() -> None:
