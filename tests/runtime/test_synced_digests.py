@@ -195,6 +195,30 @@ def test_a_copy_is_asked_for_what_it_is_now() -> None:
             running.verify("policy")
 
 
+@hf.dataflow
+def unsynced(engine: p.Holding) -> hf.PerRank[bool]:
+    return engine.same()
+
+
+def test_weights_of_processes_that_a_launch_has_not_linked_are_verified(ray_cluster: Any) -> None:
+    """Without links the weights go through the object store, so no exchange follows to take digests in."""
+    train, roll = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
+    deployment = hf.Deployment(
+        actor=hf.place(p.Trainer, p.TENSOR, pool=train, mesh=hf.Mesh(tp=2)),
+        engine=hf.place(p.Holding, p.TENSOR, -1, pool=roll),
+    )
+    with unsynced.compile(deployment).launch("ray") as launched:
+        running = launched.also(p.synced.compile(deployment))
+        for _ in range(2):
+            with running.verifying():
+                running.step()
+            reported = running._processes.syncs.reported
+            assert reported is not None
+            assert len(reported.digests(SYNC, exported=True)) == 2
+            verified = running.verify("policy")
+            assert verified.compared == (SYNC,), verified.skipped
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("engine", [p.Holding, p.Written])
 def test_the_same_between_processes(ray_cluster: Any, engine: type[p.Engine]) -> None:

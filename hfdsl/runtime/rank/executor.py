@@ -224,11 +224,14 @@ class Executor:
         payloads: Sequence[PayloadContent],
         dispatched: Mapping[str, Any] | None = None,
         queued: Sequence[QueuedRows] = (),
+        *,
+        exchanges: bool = False,
     ) -> tuple[SegmentResult, list[PayloadContent]]:
         """Run this rank's part of a segment: receive payloads, run bodies, keep values read here, return the rest.
 
         ``dispatched`` are arguments that a custom dispatch function made for this rank; its result is returned whole.
-        ``queued`` says how the last payloads, which come from a queue, are joined.
+        ``queued`` says how the last payloads, which come from a queue, are joined. If the process ``exchanges`` weights
+        afterwards, their digests are taken then.
 
         Raises:
             RoleError: HF806 if a body raises.
@@ -236,7 +239,7 @@ class Executor:
             HfError: HF807 if it waits for peers that never arrive.
         """
         with self._turns.beside() if runs_beside(call) else self._turns.alone():
-            return self._run(call, spec, payloads, dispatched, queued)
+            return self._run(call, spec, payloads, dispatched, queued, exchanges)
 
     def _run(
         self,
@@ -245,6 +248,7 @@ class Executor:
         payloads: Sequence[PayloadContent],
         dispatched: Mapping[str, Any] | None,
         queued: Sequence[QueuedRows],
+        exchanges: bool,
     ) -> tuple[SegmentResult, list[PayloadContent]]:
         start = time.time()
         self.begin(call.plan, call.step)
@@ -262,7 +266,7 @@ class Executor:
             self.workers.offloader.before(step, call.step)
             arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
             try:
-                columns = self._call_body(call, step, index, arguments, spec.table)
+                columns = self._call_body(call, step, index, arguments, spec.table, exchanges)
                 if step.parts:
                     exchanged = node in self._exchanging[call.plan]
                     columns = exported_columns(step, self._rank, columns, exchanged=exchanged)
@@ -356,7 +360,13 @@ class Executor:
             self._changed_in = step
 
     def _call_body(
-        self, call: SegmentCall, step: Step, index: int, arguments: dict[str, Any], table: RowTable
+        self,
+        call: SegmentCall,
+        step: Step,
+        index: int,
+        arguments: dict[str, Any],
+        table: RowTable,
+        exchanges: bool,
     ) -> dict[str, Any]:
         """Run the body of a step and return its columns."""
         current = self._current(call, step, index, table)
@@ -392,7 +402,7 @@ class Executor:
                         result,
                         arriving,
                         exchanged=step.node in self._exchanging[call.plan],
-                        leaves=self._own_process,
+                        leaves=exchanges,
                     )
             except RoleError:
                 raise

@@ -187,7 +187,8 @@ class RankProcess(Worker):
             raise self._failed  # peers that wait in that call must not meet this rank in another one
         try:
             contents = [content_of(deserialized(payload)) for payload in payloads]
-            result, sends = self._executor.run(call, spec, contents, dispatched, queued)
+            exchanges = any(isinstance(mode, list) for mode in modes)
+            result, sends = self._executor.run(call, spec, contents, dispatched, queued, exchanges=exchanges)
             inline, stored = self._send(sends, modes)
         except Exception as error:
             # The calls that send queued payloads come after this one, and must fail as it does, not send stale data.

@@ -63,7 +63,7 @@ class RankDigests:
     ) -> None:
         """Take digests after a role has exported a state, loaded the ``arriving`` weights, or done something else.
 
-        Weights in ``leaves``, which an exchange sends after the call, are read during the exchange.
+        If the state ``leaves`` in an exchange after the call, it is read during the exchange.
         """
         from hfdsl.runtime.digests import pieces_of
         from hfdsl.runtime.weights.leaving_digests import LeavingDigests
