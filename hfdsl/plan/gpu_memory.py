@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hfdsl.deploy.pools import ResourcePool
+from hfdsl.graph.program import RoleCall
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes
@@ -56,14 +57,10 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     """The peak of every pool with GPUs on which a role states its memory, as ``role_facts`` has it.
 
     While a role loads weights, two buckets of them are on its GPUs beside those that it has, also on their way to host
-    memory. While it generates from other slices, the rest of these is.
+    memory. While it generates from other slices, the rest of these is. Weights that its process reads in the memory of
+    another one are there as a whole, in copies of both sides; in flight also while it generates.
     """
-    arriving = {
-        step.node: sync.added
-        for sync in syncs
-        for step in plan.steps
-        if step.node == sync.target_node or (sync.within and step.label == sync.target)
-    }
+    added = {step.node: dict(_added(plan, syncs, step)) for step in plan.steps}
     places = plan.deployment.placements
     stated = {
         name: declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs)
@@ -79,11 +76,10 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
             GpuPeak(
                 pool=pool,
                 step=step.label,
-                roles=_with(
-                    _held_parts(plan, phases, step.node, step.role, _method(plan, step)),
-                    step.role,
-                    arriving.get(step.node),
-                ),
+                roles={
+                    role: {**parts, **added[step.node].get(role, {})}
+                    for role, parts in _held_parts(plan, phases, step.node, step.role, _method(plan, step)).items()
+                },
                 unknown=unknown,
                 processes=processes,
             )
@@ -100,10 +96,18 @@ def _method(plan: Plan, step: Step) -> str:
     return "held_weights" if in_parts else step.signature.name
 
 
-def _with(
-    held: dict[str, Mapping[str, int]], role: str | None, more: Mapping[str, int] | None
-) -> dict[str, Mapping[str, int]]:
-    return {name: {**parts, **(more or {})} if name == role else parts for name, parts in held.items()}
+def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Iterator[tuple[str, Mapping[str, int]]]:
+    """What syncs add to the memory of roles during a step."""
+    for sync in syncs:
+        load, export = plan.node(sync.target_node).op, plan.node(sync.source_node).op
+        if not isinstance(load, RoleCall) or not isinstance(export, RoleCall):
+            continue
+        beside = load.during is not None and (step.role, step.signature.name) == (load.role, load.during)
+        loads = beside or step.node == sync.target_node or (sync.within and step.label == sync.target)
+        if loads:
+            yield load.role, sync.added
+        if sync.copied and (loads or step.node == sync.source_node):
+            yield export.role, {"copied weights": sync.copied}
 
 
 def _held_parts(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
 from hfdsl.errors import HfError
@@ -18,6 +19,8 @@ from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.plan.segments import dependencies
+from hfdsl.plan.transports import exchanges, goes_direct
 from hfdsl.protocols.role_facts import declared_reshards
 from hfdsl.types.numbers import byte_amount
 
@@ -42,6 +45,8 @@ class SyncTraffic:
     buckets: int
     gathers: bool
     """Whether it is an all-gather within groups of ranks."""
+    copied: int
+    """The bytes that a rank copies for its readers, which read them at once; 0 if weights go bucket by bucket."""
     seconds: float
 
     def __str__(self) -> str:
@@ -62,7 +67,7 @@ class SyncTraffic:
     @property
     def added(self) -> Mapping[str, int]:
         """The extra GPU memory of a target rank while it loads or reshards."""
-        arriving = {"arriving weights": self.peak - self.needed}
+        arriving = {"arriving weights": self.received if self.copied else self.peak - self.needed}
         if not self.within:
             return arriving
         return {"generation slices": self.needed if self.redundant else self.received, **arriving}
@@ -80,21 +85,31 @@ class SyncTraffic:
             "moved": self.moved,
             "buckets": self.buckets,
             "gathers": self.gathers,
+            "copied": self.copied,
             "seconds": self.seconds,
         }
 
 
 def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[SyncTraffic]:
     """The syncs of a plan with declared layouts and parameters, and the weights that roles reshard within a method."""
-    run = {step.node: step.sync for step in plan.steps}
+    run = {step.node: step for step in plan.steps}
+    exchanged = exchanges(plan, dependencies(plan))
+    direct_groups = planned_topology(plan).direct_groups
     for sync in weight_syncs(plan.graph, plan.deployment):
-        scheduled = run.get(sync.target.node.id)
+        load = run.get(sync.target.node.id)
+        scheduled = None if load is None else load.sync
         schedule = _schedule(plan, sync) if scheduled is None else scheduled.schedule
         if schedule is None:
             continue
         together = scheduled is not None and scheduled.broadcast  # what one rank sends, all receive
         moved, busiest = sum(schedule.received), max((*schedule.received, *(() if together else schedule.sent)))
         buckets = len(schedule.buckets) if moved else 0
+        at_once = (
+            load is not None
+            and load.node not in exchanged
+            and load.group != plan.layouts[sync.source.node.id].group
+            and goes_direct(plan, direct_groups, sync.source.node.id, load.group)
+        )
         yield SyncTraffic(
             state=sync.state,
             source=sync.source.node.label,
@@ -108,6 +123,7 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             moved=moved,
             buckets=buckets,
             gathers=bool(schedule.gather_groups),
+            copied=ceil(max(schedule.sent)) if at_once else 0,
             seconds=buckets * LATENCY_SECONDS + busiest / _bandwidth(plan, sync, bandwidths),
         )
     yield from _reshardings(plan, bandwidths)
@@ -151,6 +167,7 @@ def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTr
             moved=sum(schedule.received),
             buckets=-(-received // max(change.staging, 1)),
             gathers=bool(schedule.gather_groups),
+            copied=0,
             seconds=LATENCY_SECONDS + received / bandwidths["gpu" if place.pool.use_gpu else "copy"],
         )
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.gpu_memory import gpu_peaks
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.protocols.layouts import Generation, Layout, Parameter, Replicas, Slices
@@ -115,6 +117,41 @@ def test_a_plan_prints_its_syncs_and_counts_their_buckets(role: type[Engine]) ->
     assert labels == ["trainer.weights", "engine.load"]
     assert (sync["state"], sync["received"], sync["moved"]) == ("policy", 80, 160)
     assert set(sync) == set(SyncTraffic.__dataclass_fields__) - {"source_node", "target_node"}
+
+
+class SizedTrainer(Trainer):
+    @staticmethod
+    def gpu_bytes(mesh: hf.Mesh, *parameters: Parameter) -> dict[str, dict[str, int]]:
+        return {"": {"weights": 2000}}
+
+
+class InFlight(Sized):
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=Slices(0), during="generate")
+    def load(self, weights: dict[str, list[float]]) -> None: ...
+
+
+@hf.dataflow
+def queued(prompts: Prompts, trainer: Trainer, engine: InFlight) -> None:
+    trainer.update(hf.queue(engine.generate(prompts), lag=2, late="wait"))
+    hf.sync(trainer, engine, during="generate")
+
+
+@pytest.mark.parametrize(("program", "step"), [(flow, "load"), (queued, "generate")])
+def test_weights_that_are_read_in_the_memory_of_others_are_there_as_a_whole(program: Any, step: str) -> None:
+    """Two processes share a GPU; in flight, copies on both sides are there while the engine generates."""
+    pool = hf.ResourcePool([1], name="device")
+    trainer = hf.place(SizedTrainer, *WEIGHTS, pool=pool, colocate=False)
+    engine = hf.place(InFlight, *WEIGHTS, layout=Slices(0), pool=pool, colocate=False)
+    plan = program.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+    [sync] = plan.syncs
+    assert (sync.received, sync.copied) == (160, 160)
+    [peak] = gpu_peaks(plan, plan.syncs)
+    assert peak.step == f"engine.{step}"
+    assert peak.roles == {
+        "trainer": {"weights": 2000, "copied weights": 160},
+        "engine": {"weights": 1000, "arriving weights": 160},
+    }
 
 
 def test_a_sync_without_layouts_has_no_line() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.runtime.rank.store import CopiedTensors
 from hfdsl.runtime.transports.direct import TRANSPORT, Links, register
 from hfdsl.runtime.transports.serialization import content_of, pickle_content, pickle_value
 from hfdsl.types.ragged import Jagged
@@ -78,6 +79,18 @@ def test_a_parcel_holds_nothing_once_it_is_let_go() -> None:
         assert alive() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("holder", [dict, CopiedTensors])
+def test_tensors_in_objects_are_copied_once(holder: type[dict[str, Any]]) -> None:
+    """A role may write its own; those that were copied for the payload are sent as they are."""
+    tensor = torch.ones(3)
+    key = ColumnSlice(0, 0, "weights", None)
+    parcel = pickle_content({key: holder(w={((0, 3),): tensor})})
+    [sent] = parcel.tensors.tensors
+    assert (sent.data_ptr() == tensor.data_ptr()) == (holder is CopiedTensors)
+    tensor.zero_()
+    assert content_of(parcel)[key]["w"][(0, 3),].tolist() == [holder is dict] * 3
 
 
 def test_tensors_of_another_device_travel_with_the_rest() -> None:

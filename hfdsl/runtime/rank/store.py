@@ -53,6 +53,10 @@ PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
 """The contents of a payload: raw rows of columns."""
 
 
+class CopiedTensors(dict[str, "dict[Any, torch.Tensor]"]):
+    """Tensors that were copied for one payload, so that nobody else writes or keeps them."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredValue:
     """A value in the process that produced it, with the versions of its tensors at that time."""

@@ -19,7 +19,7 @@ import ray
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime.rank.store import PayloadContent, as_bytes
+from hfdsl.runtime.rank.store import CopiedTensors, PayloadContent, as_bytes
 from hfdsl.runtime.saving.state_files import FlatState
 from hfdsl.single_controller.ray_internals import CloudPickler
 from hfdsl.types.batches import own_rows
@@ -148,7 +148,8 @@ def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValu
     """A payload that bypasses the object store: its columns' tensors stay in place until they are sent.
 
     Tensors inside Python objects are sent as a ``copy``, since the producer may change them at once, as roles do with
-    their parameters. Memory of tensors on another device goes out of band, as in ``ZeroCopyPayload``.
+    their parameters; ``CopiedTensors`` are not copied again. Memory of tensors on another device goes out of band, as
+    in ``ZeroCopyPayload``.
     """
     import torch
 
@@ -164,6 +165,8 @@ def _encoded_except(device: str, value: Any, shared: list[Any]) -> Any:
     if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):
         shared.append(value)
         return "direct", value
+    if isinstance(value, CopiedTensors):
+        shared += (tensor for tensors in value.values() for tensor in tensors.values())
     return _encoded(value)
 
 

@@ -28,7 +28,7 @@ from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
-from hfdsl.runtime.rank.store import as_bytes
+from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
 
 Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
 """The parts of each parameter, by their places in the whole."""
@@ -63,7 +63,9 @@ def local_boxes(boxes: Iterable[Box]) -> LocalPlaces:
     return tuple(shape), placed
 
 
-def exported_parts(syncs: Iterable[ScheduledSync], rank: int, exported: Any, label: str) -> Iterator[tuple[str, Parts]]:
+def exported_parts(
+    syncs: Iterable[ScheduledSync], rank: int, exported: Any, label: str
+) -> Iterator[tuple[str, CopiedTensors]]:
     """The columns of a source rank's export: for each reader, copies of its parts.
 
     Raises:
@@ -73,7 +75,7 @@ def exported_parts(syncs: Iterable[ScheduledSync], rank: int, exported: Any, lab
         held = exported_weights(sync, rank, exported, label)
         for target, sources in enumerate(sync.schedule.sources):
             if rank in sources:
-                parts: Parts = {}
+                parts = CopiedTensors()
                 for transfer in sync.schedule.pieces_of(target):
                     if transfer.source == rank:
                         parts.setdefault(transfer.parameter.name, {})[transfer.box] = copied_part(held, transfer)
