@@ -147,7 +147,7 @@ class TensorEngine(Engine):
 
     @register(Dispatch.ONE_TO_ALL)
     @hf.loads("policy", during="generate")
-    def load(self, weights: dict[str, torch.Tensor]) -> None:
+    def load(self, weights: dict[str, torch.Tensor]) -> None:  # type: ignore[override]  # of other actors
         """Take new weights."""
         self.weight, self.version = float(weights["weight"]), int(weights["version"])
 
@@ -161,7 +161,7 @@ class TensorActor(Actor):
 
     @register(Dispatch.ONE_TO_ALL, execute_mode=hf.Execute.RANK_ZERO)
     @hf.exports("policy")
-    def weights(self) -> dict[str, torch.Tensor]:
+    def weights(self) -> dict[str, torch.Tensor]:  # type: ignore[override]  # for other engines
         """The weights for engines."""
         self.tensors["weight"].fill_(self.weight)
         self.tensors["version"].fill_(self.updates)
