@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hfdsl
 from hfdsl.check.report import CheckError
@@ -106,6 +106,9 @@ def _outcome(arguments: argparse.Namespace) -> int:
 
 class _Parser(argparse.ArgumentParser):
     """A parser of a command, which suggests the choice or option that a misspelled one is closest to."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)  # --resum could become another option's prefix
 
     def refuse(self, unknown: Sequence[str], words: Sequence[str]) -> NoReturn:
         """Report arguments that the command does not take, of all its ``words``, and exit."""

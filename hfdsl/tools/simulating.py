@@ -78,7 +78,7 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     if machine(arguments):
         show_json([asdict(row) for row in rows])
     else:
-        say(_table(plan.name, rows, arguments))
+        say(_table(plan, rows, arguments))
         if arguments.slots is None:
             say(f"\nif calls took their median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
 
@@ -270,7 +270,7 @@ def _shares(counts: Mapping[int, int]) -> Mapping[int, float]:
     return {staleness: count / total for staleness, count in sorted(counts.items())}
 
 
-def _table(name: str, rows: Sequence[LagRow], arguments: argparse.Namespace) -> str:
+def _table(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Namespace) -> str:
     staleness = sorted({number for row in rows for number in row.staleness})
     idle = list(dict.fromkeys(group for row in rows for group in row.idle))
     first = rows[0].seconds
@@ -279,19 +279,23 @@ def _table(name: str, rows: Sequence[LagRow], arguments: argparse.Namespace) -> 
         ("seconds per step", [f"{row.seconds:.4g}" for row in rows]),
         ("times as fast", [f"{first / row.seconds:.2f}" if row.seconds else "" for row in rows]),
         *((f"staleness {number}", [_percent(row.staleness.get(number)) for row in rows]) for number in staleness),
-        ("dropped", [_percent(row.dropped) for row in rows]),
+        *([("dropped", [_percent(row.dropped) for row in rows])] if arguments.slots is not None else ()),
         *([("lost to filters", [_percent(row.lost) for row in rows])] if arguments.keep is not None else ()),
         *((f"idle: {group}", [_percent(row.idle.get(group)) for row in rows]) for group in idle),
     ]
     width = max(len(label) for label, _ in lines)
     table = [f"{label:{width}}  {_cells(cells)}".rstrip() for label, cells in lines]
+    return "\n".join([f"{plan.name}: {arguments.steps} steps, {_schedule(plan, rows, arguments)}", "", *table])
+
+
+def _schedule(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Namespace) -> str:
+    """What the queue does in the simulation."""
     late = next((row.late for row in rows if row.late), None)
-    schedule = (
-        f'groups one by one, {arguments.slots} at a time, late="{late}"'
-        if arguments.slots is not None
-        else "batches in order, as runs take them"
-    )
-    return "\n".join([f"{name}: {arguments.steps} steps, {schedule}", "", *table])
+    if arguments.slots is not None:
+        return f'groups one by one, {arguments.slots} at a time, late="{late}"'
+    if late is None or late == "wait":
+        return "batches in order, as runs take them"
+    return f'batches in order, so none is late; --slots N simulates late="{late}"'
 
 
 def _cells(cells: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hfdsl.errors import CheckpointError, HfError, SizeError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import Decision, from_lines, read_log, to_lines
+from hfdsl.runtime.queues.streaming import DecisionLog
 from hfdsl.runtime.schedule import QueueSpec, QueueState, places_in_a_row
 from hfdsl.runtime.simulation import Slots, simulate
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_decisions
@@ -244,6 +245,18 @@ def test_a_last_line_that_ends_too_early_is_named_with_its_file(end: int, tmp_pa
     file.write_text("".join([*lines[:2], lines[2][:end], "\n"]))
     with pytest.raises(CheckpointError, match=rf"HF761: line 3 of '{re.escape(str(file))}' is not a decision"):
         read_log(file)
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2])
+def test_a_log_goes_on_after_its_last_whole_line(whole: int, tmp_path: Path) -> None:
+    """A run that was killed while it wrote a line leaves the beginning of the line."""
+    lines = [to_lines([decision]) for decision in LOG]
+    for unfinished in ("", lines[whole][:-2]):
+        (file := tmp_path / "queues.jsonl").write_text("".join(lines[:whole]) + unfinished)
+        log = DecisionLog(file, None)
+        log.add(LOG[whole:])
+        log.close()
+        assert read_log(file) == list(LOG)
 
 
 LOG = (

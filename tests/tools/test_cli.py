@@ -91,6 +91,7 @@ def test_usage(program: str, capsys: Capture, argv: tuple[str, ...]) -> None:
         (["check", "x.toml", "--bucket-bytes", "64"], "--set bucket_bytes=64"),
         (["plan", "x.toml", "--actor.training.clip-norm", "1"], "--set actor.training.clip_norm=1"),
         (["train", "x.toml", "--verify-sinc", "4"], "--verify-sync"),
+        (["train", "run.toml", "--resum"], "--resume"),
     ],
 )
 def test_a_misspelled_word_gets_a_suggestion(argv: list[str], suggested: str, capsys: Capture) -> None:

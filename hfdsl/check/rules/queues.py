@@ -79,10 +79,12 @@ def states_have_one_queue(context: Context) -> Iterator[Finding]:
                 continue
             first = writers.setdefault(holder, node)
             if split.of[first.id] != split.of[node.id]:
+                labels = " and ".join(f"'{label}'" for label in dict.fromkeys((first.label, node.label)))
+                how = "both change" if first.label != node.label else "changes"
                 yield Finding(
                     "HF746",
-                    f"'{first.label}' and '{node.label}' both change '{holder.state}' of '{holder.role}', in two "
-                    "stages that step independently: its versions have no order",
+                    f"{labels} {how} '{holder.state}' of '{holder.role}', in two stages that step independently: "
+                    "its versions have no order",
                     Label(node.span, "changes it in another stage"),
                     (Label(first.span, "changes it here"),),
                     notes=("update a state in one stage",),

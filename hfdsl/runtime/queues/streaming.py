@@ -46,7 +46,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from hfdsl.errors import CheckpointError
 from hfdsl.graph.lags import stage_lags
@@ -173,6 +173,16 @@ class StageOrder:
         )
 
 
+def opened_log(path: Path) -> TextIO:
+    """A file to append decisions to, without the line that a killed run did not finish."""
+    file = path.open("a+", encoding="utf-8")
+    file.seek(0)
+    whole = file.read()
+    if whole and not whole.endswith("\n"):
+        file.truncate(len(whole[: whole.rfind("\n") + 1].encode()))
+    return file
+
+
 class DecisionLog:
     """A log of decisions: writes them to a file, and compares them with those of a run to repeat.
 
@@ -181,7 +191,7 @@ class DecisionLog:
     """
 
     def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
-        self._file = None if log is None else Path(log).open("a", encoding="utf-8")  # noqa: SIM115  # see close
+        self._file = None if log is None else opened_log(Path(log))
         self._pauses = False
         self.expected: deque[Decision] | None = None
         self.journal: list[Decision] | None = None
