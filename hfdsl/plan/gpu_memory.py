@@ -97,7 +97,7 @@ def _method(plan: Plan, step: Step) -> str:
 
 
 def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """What syncs add to the memory of roles during a step."""
+    """The memory that syncs add to roles during a step."""
     for sync in syncs:
         load, export = plan.node(sync.target_node).op, plan.node(sync.source_node).op
         if not isinstance(load, RoleCall) or not isinstance(export, RoleCall):

@@ -289,7 +289,7 @@ def _table(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Names
 
 
 def _schedule(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Namespace) -> str:
-    """What the queue does in the simulation."""
+    """The simulated schedule, in words."""
     late = next((row.late for row in rows if row.late), None)
     if arguments.slots is not None:
         return f'groups one by one, {arguments.slots} at a time, late="{late}"'
