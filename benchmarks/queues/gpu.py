@@ -13,9 +13,9 @@ neither those that were generated ahead while the first update waited, nor the l
 generated; else a lag of 4 would seem faster than its engine. Without a queue three results come before the first that
 is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue, where
 each has the engine and the GPU for itself, and of the GPU's utilization meanwhile (``benchmarks.queues.utilization``),
-which is printed behind the times. A call without samples counts as one that keeps the GPU busy, and a call beside
-others in one engine as one that occupies all of it. The reward takes no time, and every row trains with the same
-columns.
+which is printed behind the times. It is the mean of many steps. A call without samples counts as one that keeps the GPU
+busy, and a call beside others in one engine as one that occupies all of it. The reward takes no time, and every row
+trains with the same columns.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_secon
 from hfdsl.runtime.running import Running
 
 GROUP, UPDATES, PROMPT = 8, 2, 32
+
+PREDICTED = 20
+"""How many times lag + 1 steps a prediction is the mean of."""
 
 RUNS = ("10:none", "3:none", "10:4", "10:4flight", "3:4flight", "3:4")
 
@@ -130,17 +133,16 @@ class Case:
         return 2 * self.lag + 1 if self.lag else 3
 
     def measured(self, steps: int) -> int:
-        """How many results are measured; without a queue they differ little."""
-        return steps if self.lag else min(steps, 3)
+        """How many results are measured: without a queue they differ little, with one they may come lag + 1 at once."""
+        return -(-steps // (self.lag + 1)) * (self.lag + 1) if self.lag else min(steps, 3)
 
-    def batches(self, steps: int) -> int:
-        """How many batches a run has."""
-        return self.before + self.measured(steps) + (self.lag or 0)
+    def batches(self, measured: int) -> int:
+        """How many batches a run has, of which so many are measured."""
+        return self.before + measured + (self.lag or 0)
 
-    def seconds(self, results: Sequence[float], steps: int) -> float:
+    def seconds(self, results: Sequence[float], measured: int) -> float:
         """Seconds per measured step, from the times of all results."""
-        count = self.measured(steps)
-        return (results[self.before + count - 1] - results[self.before - 1]) / count
+        return (results[self.before + measured - 1] - results[self.before - 1]) / measured
 
     @property
     def name(self) -> str:
@@ -200,7 +202,8 @@ def compiled(case: Case, places: hf.Deployment, args: argparse.Namespace) -> Com
 
 def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured:
     """Run a case."""
-    batches = case.batches(args.steps)
+    count = case.measured(args.steps)
+    batches = case.batches(count)
     loader = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(batches))
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
     times, lengths, timelines = list[float](), list[float](), list[Timeline]()
@@ -209,8 +212,7 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
             times.append(time.perf_counter())
             lengths.append(rollout.length.value)
             timelines.append(running.timeline)
-    count = case.measured(args.steps)
-    seconds, measured_lengths = case.seconds(times, args.steps), lengths[case.before : case.before + count]
+    seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
     calls = dict[str, RecordedSeconds]()
     if sampler is not None:
         calls = recorded_seconds(running.plan, timelines[case.before :])
@@ -236,7 +238,7 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
                 plan = first if case is of_kind[0] else compiled(case, places, args)
                 base = synchronous.get((case.rows, case.tail))
                 seconds_left = args.until - (time.perf_counter() - start)
-                if base is not None and base.seconds * case.batches(args.steps) > seconds_left:
+                if base is not None and base.seconds * case.batches(case.measured(args.steps)) > seconds_left:
                     print(f"left out for want of time: {case}", file=sys.stderr, flush=True)
                     continue
                 result = measured(launched if plan is first else launched.also(plan), case, args)
@@ -251,7 +253,8 @@ def row(
     """What is printed of a case, beside the one without a queue if that was measured."""
     ratio = predicted = off = ""
     if base is not None:
-        seconds = case.seconds(simulate_plan(plan, base.calls, case.batches(args.steps)).results, args.steps)
+        count = PREDICTED * ((case.lag or 0) + 1)
+        seconds = case.seconds(simulate_plan(plan, base.calls, case.batches(count)).results, count)
         ratio, predicted = f"{base.seconds / result.seconds:.2f}", f"{seconds:.2f}"
         off = f"{seconds / result.seconds - 1:+.1%}"
     return {
