@@ -123,7 +123,7 @@ def case_for_vllm(run: ConfiguredRun, role: str) -> MeasuredCase | None:
         HfError: as for ``Loaded.deployment`` and ``Loaded.sizes``.
     """
     config = _policies(run)[role]
-    if computes(config) == "float32" or (count := parameter_count(config.model)) is None:
+    if computes(config) == "float32" or (count := parameter_count(config)) is None:
         return None  # the table is of 16 bits
     place = run.deployment().placements[role]
     if not place.pool.use_gpu or _is_refused(run, role, config, place):

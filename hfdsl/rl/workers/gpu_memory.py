@@ -41,7 +41,7 @@ from hfdsl.rl.workers.engine_adapters import engine_adapter_elements, is_apart
 from hfdsl.rl.workers.linear_layers import adapter_parameters
 from hfdsl.rl.workers.lora import TILE_BYTES
 from hfdsl.rl.workers.slicing import model_config
-from hfdsl.rl.workers.state_bytes import ITEM_BYTES, state_bytes, weight_count
+from hfdsl.rl.workers.state_bytes import ITEM_BYTES, state_bytes, weight_count, weight_counts
 
 PartBytes: TypeAlias = dict[str, int]
 """Bytes by the name of the part of memory."""
@@ -91,7 +91,7 @@ def gpu_bytes(mesh: Mesh, config: ModelRoleConfig) -> dict[str, PartBytes]:
     >>> gpu_bytes(Mesh(), ReferenceConfig(model))[""]
     {'weights': 784}
     """
-    count = parameter_count(config.model)
+    count = parameter_count(config)
     generation = config.generation if isinstance(config, (ActorConfig, SamplerConfig)) else None
     engine = _engine(mesh, config, generation) if generation is not None and generation.engine == "vllm" else {}
     only_engine = isinstance(config, SamplerConfig) and bool(engine)  # its weights are in the engine alone
@@ -160,13 +160,24 @@ def no_gpu_bytes(mesh: Mesh, *args: object, **kwargs: object) -> dict[str, PartB
     return {"": {}}
 
 
-def parameter_count(model: ModelConfig) -> int | None:
-    """The number of a model's parameters, a tied one once; None if unknown."""
-    count, values = weight_count(model), model_config(model)
-    vocabulary, width = values.get("vocab_size"), values.get("hidden_size")
-    if count is None or not values.get("tie_word_embeddings"):
-        return count
-    return count - vocabulary * width if isinstance(vocabulary, int) and isinstance(width, int) else None
+def parameter_count(config: ModelRoleConfig) -> int | None:
+    """The number of parameters of a role's model, a tied one once; None if unknown.
+
+    A critic and a reward model have a head of one number instead of an output layer.
+    """
+    counts = weight_counts(config.model)
+    if counts is None:
+        return None
+    backbone, output_layer = counts
+    if isinstance(config, (CriticConfig, RewardConfig)):
+        return backbone + head_parameters(config)
+    return backbone + (0 if model_config(config.model).get("tie_word_embeddings") else output_layer)
+
+
+def head_parameters(config: ModelRoleConfig) -> int:
+    """The number of weights of a head of one number, which critics and reward models have; 0 if unknown."""
+    width = model_config(config.model).get("hidden_size")
+    return width if isinstance(config, (CriticConfig, RewardConfig)) and isinstance(width, int) else 0
 
 
 def engine_bytes(mesh: Mesh, config: ActorConfig | SamplerConfig) -> PartBytes:
@@ -221,7 +232,7 @@ def _learned_bytes(config: Any, count: int) -> int | None:
     if config.lora is None:
         return count * (4 if _has_masters(config) else ITEM_BYTES[config.model.dtype])
     adapter = adapter_parameters(config.model, config.lora)
-    return None if adapter is None else 4 * adapter
+    return None if adapter is None else 4 * (adapter + head_parameters(config))
 
 
 def _has_masters(config: Any) -> bool:
@@ -245,7 +256,8 @@ def _activations(mesh: Mesh, config: Any, count: int, training: TrainingConfig |
     width, inner, layers, vocabulary = (int(size or 0) for size in sizes)
     dtype, sharded = ITEM_BYTES[config.model.dtype], _is_sharded(mesh, config)
     narrow = ITEM_BYTES[_autocast(config) or config.model.dtype]
-    ends = vocabulary * width * (1 if values.get("tie_word_embeddings") else 2)
+    has_output_layer = not (isinstance(config, (CriticConfig, RewardConfig)) or values.get("tie_word_embeddings"))
+    ends = vocabulary * width * (1 + has_output_layer)
     around, blocks = (2 * ends * narrow, 3 * (count - ends) // layers * narrow) if sharded else (0, 0)
     casts = count * narrow if narrow != dtype and not sharded else 0
     residual = narrow if sharded else dtype

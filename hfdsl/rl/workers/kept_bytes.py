@@ -6,7 +6,7 @@ from typing import Any
 
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.workers.config import ActorConfig, CriticConfig, SamplerConfig, kept_dtype
-from hfdsl.rl.workers.gpu_memory import PartBytes, parameter_count, resident_parts
+from hfdsl.rl.workers.gpu_memory import PartBytes, head_parameters, parameter_count, resident_parts
 from hfdsl.rl.workers.linear_layers import adapter_parameters
 from hfdsl.rl.workers.state_bytes import ITEM_BYTES
 
@@ -22,15 +22,15 @@ def kept_bytes(mesh: Mesh, config: ActorConfig | CriticConfig | SamplerConfig) -
     >>> kept_bytes(Mesh(), ActorConfig(ModelConfig(config={"model_type": "llama", **sizes}), GenerationConfig(8)))
     {'weights': 784, 'moments': 1568}
     """
-    count = parameter_count(config.model)
+    count = parameter_count(config)
     if count is None:
         return {}
-    lora = None if isinstance(config, CriticConfig) else config.lora
-    if lora is not None:
-        adapter = adapter_parameters(config.model, lora)
+    if config.lora is not None:
+        adapter = adapter_parameters(config.model, config.lora)
         if adapter is None:
             return {}
-        return {"adapter": 4 * adapter} | ({} if isinstance(config, SamplerConfig) else {"moments": 8 * adapter})
+        learned = adapter + head_parameters(config)
+        return {"adapter": 4 * learned} | ({} if isinstance(config, SamplerConfig) else {"moments": 8 * learned})
     if isinstance(config, SamplerConfig):
         shards = 1 if config.generation.engine == "vllm" else mesh.tp
         return {"weights": -(-count * ITEM_BYTES[kept_dtype(config)] // shards)}

@@ -51,15 +51,24 @@ def state_bytes(config: WithAdapter) -> dict[str, int]:
 
 def weight_count(model: ModelConfig) -> int | None:
     """The number of weights that a model exports, tied ones once for each of their names; None if unknown."""
+    counts = weight_counts(model)
+    return None if counts is None else sum(counts)
+
+
+def weight_counts(model: ModelConfig) -> tuple[int, int] | None:
+    """The number of weights of a model's backbone, and of its output layer, also if it is tied; None if unknown."""
     values = model_config(model)
     shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if not shapes:
         return _llama_like(values)
-    tied = values.get("tie_word_embeddings") and not any(name.startswith("lm_head") for name in shapes)
+    output = {name for name in shapes if name.startswith("lm_head")}
     embeddings = next((shape for name, shape in shapes.items() if name.endswith("embed_tokens.weight")), [])
-    if tied and not embeddings:
+    is_tied = bool(values.get("tie_word_embeddings")) and not output
+    if is_tied and not embeddings:
         return None
-    return sum(map(prod, shapes.values())) + (prod(embeddings) if tied else 0)
+    heads = {*output, *(name for name in shapes if name.endswith("score.weight"))}
+    backbone = sum(prod(shape) for name, shape in shapes.items() if name not in heads)
+    return backbone, prod(embeddings) if is_tied else sum(prod(shapes[name]) for name in output)
 
 
 def saved_shapes(folder: Path) -> dict[str, list[int]]:
@@ -76,8 +85,8 @@ def saved_shapes(folder: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def _llama_like(values: Mapping[str, Any]) -> int | None:
-    """The number of weights of a llama, mistral, qwen2 or qwen3 whose configuration has all sizes."""
+def _llama_like(values: Mapping[str, Any]) -> tuple[int, int] | None:
+    """``weight_counts`` of a llama, mistral, qwen2 or qwen3 whose configuration has all sizes."""
     kind, key_heads, head_dim = (values.get(name) for name in ("model_type", "num_key_value_heads", "head_dim"))
     sizes = [values.get(name) for name in NEEDED]
     if kind not in ("llama", "mistral", "qwen2", "qwen3") or not all(isinstance(size, int) for size in sizes):
@@ -91,4 +100,5 @@ def _llama_like(values: Mapping[str, Any]) -> int | None:
         attention += head * (heads + 2 * key_heads) + (0 if kind == "qwen2" else width)
     mlp = 3 * width * inner + (2 * inner + width if kind == "llama" and values.get("mlp_bias") else 0)
     norms = 2 * width + (2 * head if kind == "qwen3" else 0)
-    return 2 * vocabulary * width + layers * (attention + mlp + norms) + width
+    embeddings = vocabulary * width
+    return embeddings + layers * (attention + mlp + norms) + width, embeddings

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.training.models import llama
 from hfdsl.protocols.mesh import Mesh
@@ -26,6 +28,23 @@ def test_an_export_needs_a_copy_of_what_it_sends(lora: w.Lora | None, dtype: Any
     config = replace(tiny.ACTOR, lora=lora, model=replace(tiny.MODEL, dtype=dtype))
     sent = sum(weight.nbytes for weight in w.Actor(config).weights().values())
     assert gpu_bytes(Mesh(), config)["weights"]["exported copy"] == state_bytes(config)["policy"] == sent
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_critic_has_no_output_layer(is_tied: bool, is_saved: bool, tmp_path: Path) -> None:
+    sizes = {**tiny.LLAMA, "tie_word_embeddings": is_tied}
+    model = w.ModelConfig(config=sizes, end_tokens=tiny.MODEL.end_tokens)
+    if is_saved:
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(**sizes)).save_pretrained(tmp_path)
+        model = w.ModelConfig(path=str(tmp_path))
+    for module, config, learns in (
+        (w.Critic(w.CriticConfig(model)).critic, w.CriticConfig(model), True),
+        (w.RewardModel(w.RewardConfig(model)).model, w.RewardConfig(model), False),
+    ):
+        weights = sum(parameter.nbytes for parameter in module.parameters())
+        learned = {"moments": 2 * weights, "gradients": weights} if learns else {}
+        assert gpu_bytes(Mesh(), config)[""] == {"weights": weights, **learned}
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -11,6 +11,7 @@ import torch
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ImitationMetrics
+from hfdsl.rl.losses import BradleyTerry
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.runtime.saving.state_files import flatten_state
 from tests.rl.engines import fake
@@ -56,7 +57,7 @@ def test_a_critic_goes_on_where_it_stopped() -> None:
 
 @pytest.mark.parametrize("lora", [None, w.Lora(rank=5, targets=("q_proj", "down_proj"))], ids=["whole", "adapter"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("role", [w.Actor, w.Sampler])
+@pytest.mark.parametrize("role", [w.Actor, w.RewardLearner, w.Sampler])
 def test_the_bytes_of_a_state_are_those_that_the_role_states(role: Any, dtype: Any, lora: w.Lora | None) -> None:
     if lora is not None:
         pytest.importorskip("peft")
@@ -64,6 +65,8 @@ def test_the_bytes_of_a_state_are_those_that_the_role_states(role: Any, dtype: A
     config: Any = replace(tiny.ACTOR, lora=lora, model=model)
     if role is w.Sampler:
         config = w.SamplerConfig(model, tiny.GENERATION, lora=lora)
+    if role is w.RewardLearner:
+        config = replace(tiny.CRITIC, lora=lora, model=model)
     _check_bytes(role, config)
 
 
@@ -78,5 +81,7 @@ def _check_bytes(role: Any, config: Any) -> None:
     worker = role(config)
     if role is w.Actor:
         worker.imitate(tiny.demonstrations(4))  # from the first update on there are moments
+    if role is w.RewardLearner:
+        worker.prefer(tiny.pairs(4), loss=BradleyTerry())
     tensors = flatten_state(worker.state(), "the state").tensors.values()
     assert sum(tensor.nbytes for tensor in tensors if tensor.ndim) == sum(kept_bytes(Mesh(), config).values())
