@@ -139,7 +139,7 @@ class ResidentMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlacedCall:
+class PlacedCall:
     """A call of a placed role, with the parts that it uses."""
 
     node: int
@@ -232,6 +232,21 @@ class SharedGpus:
         return by_pool
 
     @cached_property
+    def shared_slots(self) -> tuple[tuple[ResourcePool, range, tuple[str, ...]], ...]:
+        """The pool, the slots and the roles of each range of slots with GPUs that the same roles use."""
+        return tuple(
+            (root, range(low, high), roles)
+            for root, slots in self.slots.values()
+            for low, high in pairwise(sorted({edge for used, _ in slots for edge in (used.start, used.stop)}))
+            if (roles := tuple(role for used, role in slots if low in used))
+        )
+
+    @cached_property
+    def away(self) -> Mapping[int, Mapping[str, set[Part]]]:
+        """The parts on the host during each call, by its position and by role."""
+        return _away(self._used_gaps)
+
+    @cached_property
     def calls_on_gpus_of(self) -> Mapping[str, list[int]]:
         """For each role the calls that run on its GPUs, by their positions in order."""
         sharing: dict[str, set[str]] = {}
@@ -284,32 +299,26 @@ class SharedGpus:
 
     def resident_memory(self, gaps_used: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """For each range of slots with the same roles, the memory that they keep during each call there."""
-        away: dict[int, dict[str, set[str]]] = {}  # the parts on the host, by call and role
-        for gap in gaps_used:
-            for i in gap.calls:
-                away.setdefault(i, {}).setdefault(gap.period.role, set()).add(gap.period.part)
-        for root, slots in self.slots.values():
-            edges = sorted({edge for used, _ in slots for edge in (used.start, used.stop)})
-            for low, high in pairwise(edges):
-                roles = [role for used, role in slots if low in used]
-                amounts = {role: memory for role in roles if (memory := self.places[role].gpu_memory)}
-                if not amounts:
-                    continue
-                calls = [i for i, call in enumerate(self.calls) if call.role in roles] if self.gaps else []
-                for i in calls:
-                    yield ResidentMemory(
-                        root, range(low, high), self._remaining_memory(amounts, away.get(i, {})), self.calls[i].node, i
-                    )
-                if not calls:
-                    yield ResidentMemory(root, range(low, high), amounts, None, -1)
+        away = _away(gaps_used)
+        for root, slots, roles in self.shared_slots:
+            amounts = {role: memory for role in roles if (memory := self.places[role].gpu_memory)}
+            if not amounts:
+                continue
+            calls = [i for i, call in enumerate(self.calls) if call.role in roles] if self.gaps else []
+            for i in calls:
+                yield ResidentMemory(
+                    root, slots, self._remaining_memory(amounts, away.get(i, {})), self.calls[i].node, i
+                )
+            if not calls:
+                yield ResidentMemory(root, slots, amounts, None, -1)
 
     def _remaining_memory(
-        self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]
+        self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[Part]]
     ) -> Mapping[str, GpuMemory]:
         """The memory that roles keep while some of their parts are ``away``; roles that keep none are left out."""
         remaining: dict[str, GpuMemory] = {}
         for role, memory in amounts.items():
-            parts = away.get(role, set())
+            parts = away.get(role, set[Part]())
             remaining_memory = memory.without(parts, parts >= set(parts_of(self.places[role].role)))
             if remaining_memory is not None:
                 remaining[role] = remaining_memory
@@ -346,14 +355,23 @@ class SharedGpus:
         return max(options, key=lambda option: option[0])[1] if options else []
 
 
-def _calls(context: Context, places: Mapping[str, Placement[Any]]) -> Iterator[_PlacedCall]:
+def _away(gaps_used: Iterable[_Gap]) -> Mapping[int, Mapping[str, set[Part]]]:
+    """The parts on the host during each call, by its position and by role."""
+    away: dict[int, dict[str, set[Part]]] = {}
+    for gap in gaps_used:
+        for i in gap.calls:
+            away.setdefault(i, {}).setdefault(gap.period.role, set()).add(gap.period.part)
+    return away
+
+
+def _calls(context: Context, places: Mapping[str, Placement[Any]]) -> Iterator[PlacedCall]:
     methods: dict[tuple[str, Signature], tuple[tuple[Part, ...], bool]] = {}
     for node in context.program.graph.calls:
         if isinstance(node.op, RoleCall) and node.op.role in places:
             key = node.op.role, node.op.signature
             if key not in methods:
                 methods[key] = _parts_used(places[node.op.role].role, node.op.signature)
-            yield _PlacedCall(node.id, node.op.role, *methods[key], node.op.signature.name)
+            yield PlacedCall(node.id, node.op.role, *methods[key], node.op.signature.name)
 
 
 def _parts_used(role: type, signature: Signature) -> tuple[tuple[Part, ...], bool]:

@@ -20,6 +20,7 @@ from hfdsl.deploy.pools import ResourcePool
 from hfdsl.graph.program import RoleCall
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.syncs import SyncTraffic
+from hfdsl.protocols.offloading import Part, resident
 from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes
 from hfdsl.types.numbers import byte_amount
 
@@ -113,13 +114,14 @@ def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Iterator[tup
 def _held_parts(
     plan: Plan, phases: Mapping[str, GpuBytes], node: int, running: str | None, method: str
 ) -> dict[str, Mapping[str, int]]:
-    away = {(period.role, period.part) for period in plan.offloads if _covers(period.after, period.before, node)}
+    away: dict[str, set[Part]] = {}
+    for period in plan.offloads:
+        if _covers(period.after, period.before, node):
+            away.setdefault(period.role, set()).add(period.part)
     held: dict[str, Mapping[str, int]] = {}
     for role, by_method in phases.items():
         parts = by_method.get(method, by_method.get("", {})) if role == running else by_method.get("", {})
-        offloaded = {"weights"} if (role, "weights") in away else set()
-        offloaded |= {"moments"} if (role, "optimizer") in away else set()
-        held[role] = {name: size for name, size in parts.items() if name not in offloaded or role == running}
+        held[role] = resident(parts, away.get(role, ()))
     return held
 
 

@@ -7,7 +7,7 @@ called. What trains has two parts, anything else one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 from hfdsl.protocols.state import effects_of, methods_with
@@ -16,6 +16,12 @@ Part: TypeAlias = Literal["weights", "optimizer"]
 """A part of a role that moves separately: its weights, or the memory that only methods with ``hf.writes`` use."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
+
+MEMORY: Mapping[Part, frozenset[str]] = {
+    "weights": frozenset({"weights", "gradients", "engine's weights", "engine's cache", "engine's working memory"}),
+    "optimizer": frozenset({"master weights", "moments", "gradients"}),
+}
+"""What leaves the GPU with each part, of the memory that a role's ``gpu_bytes`` states; gradients move or are freed."""
 
 METHODS = ("offload", "onload")
 
@@ -32,6 +38,15 @@ def parts_of(role: type) -> tuple[Part, ...]:
 def parts_used(method: Callable[..., Any]) -> tuple[Part, ...]:
     """The parts that a method uses: all if it writes a state, else the weights alone."""
     return PARTS if any(effect.kind == "writes" for effect in effects_of(method)) else PARTS[:1]
+
+
+def resident(memory: Mapping[str, int], away: Collection[Part]) -> dict[str, int]:
+    """The memory that a role keeps while parts of it are on the host.
+
+    >>> resident({"weights": 2, "moments": 8, "activations": 5}, {"optimizer"})
+    {'weights': 2, 'activations': 5}
+    """
+    return {name: size for name, size in memory.items() if not any(name in MEMORY[part] for part in away)}
 
 
 def not_offloadable(role: type) -> str | None:

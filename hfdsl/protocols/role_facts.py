@@ -12,6 +12,7 @@ A role states a fact with a plain static method, which takes the constructor's a
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
 | ``misses_end`` | the token that its model ends a text with, where its responses go on after that; else None |
+| ``parameter_count`` | the number of parameters of its model; None if unknown |
 | ``policy_temperature`` | the number that logits are divided by, to sample and for log-probs |
 | ``repeats_responses`` | why all responses to a prompt are the same, such as ``"top_k = 1"``; None if they differ |
 | ``reshards`` | the ``Resharding`` of weights within a method, by its name; it takes the mesh first |
@@ -324,6 +325,20 @@ def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Ma
     fact = _stated(role, "gpu_bytes", (mesh, *args), kwargs)
     phases = fact.items() if isinstance(fact, Mapping) else ()
     return {method: _counts(parts, least=0) for method, parts in phases}
+
+
+def parameter_count(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """The number of parameters of a role's model; None if the role states none.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def parameter_count(width: int) -> int | None:
+    ...         return width**2
+    >>> parameter_count(Model, (7,), {}), parameter_count(object, (), {})
+    (49, None)
+    """
+    fact = _stated(role, "parameter_count", args, kwargs)
+    return fact if isinstance(fact, int) and is_count(fact, least=1) else None
 
 
 def _stated(role: type, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:

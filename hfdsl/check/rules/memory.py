@@ -50,10 +50,10 @@ def memory_fits_gpus(context: Context) -> Iterator[Finding]:
             last,
             tuple(others),
         )
-        yield with_suggestions(context, finding, _own_pool(context, tuple(resident.amounts)))
+        yield with_suggestions(context, finding, own_pool(context, tuple(resident.amounts)))
 
 
-def _own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
+def own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
     """A separate pool for the last role, if the cluster has room for it."""
     if context.cluster is None or context.program.deployment is None:
         return

@@ -63,16 +63,21 @@ def narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Se
     for size in nearest:
         if len(changes) == MAX_CHANGES:
             break
-        changed = {name: narrowed for name, place in places.items() if (narrowed := _with(place, size)) is not None}
+        changed = {name: narrowed for name, place in places.items() if (narrowed := with_tp(place, size)) is not None}
         if len(changed) == len(places) and works(context, changed):
-            meshes = {name: spelled(place.mesh) for name, place in changed.items()}
-            alike = len(set(meshes.values())) == 1
-            words = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
-            changes.append(Change(words, partial(with_moved_roles, changed)))
+            changes.append(Change(meshes_in_words(changed), partial(with_moved_roles, changed)))
     yield Suggestion(tuple(changes), "use ", ": tp then divides the model and the pool is filled")
 
 
-def _with(placement: Placement[Any], tp: int) -> Placement[Any] | None:
+def meshes_in_words(places: Mapping[str, Placement[Any]]) -> str:
+    """The meshes of roles as a user writes them, a common one once."""
+    meshes = {role: spelled(place.mesh) for role, place in places.items()}
+    first, *others = dict.fromkeys(meshes.values())
+    return ", ".join(f"{mesh} for '{role}'" for role, mesh in meshes.items()) if others else first
+
+
+def with_tp(placement: Placement[Any], tp: int) -> Placement[Any] | None:
+    """A role in slices of ``tp``, with dp to fill its pool; None if no mesh does."""
     dp, remainder = divmod(placement.pool.world_size, placement.mesh.pp * tp)
     with suppress(HfError):  # a size of generation that does not divide this one
         return None if remainder else replace(placement, mesh=replace(placement.mesh, tp=tp, dp=dp))

@@ -31,7 +31,7 @@ from hfdsl.rl.workers.config import (
     samples_with,
     truncates,
 )
-from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
 from hfdsl.rl.workers.slicing import drops, sliced, vocabulary
@@ -49,6 +49,7 @@ class Actor(hf.Worker):
     """The policy: it generates, learns from any loss in ``hfdsl.rl.losses``, and exports its weights to other roles."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    parameter_count = staticmethod(parameter_count)
     kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)

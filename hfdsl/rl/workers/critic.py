@@ -10,7 +10,7 @@ from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import CriticMetrics, Sequences, ValueExperience, Values
 from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.workers.config import CriticConfig, learning
-from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.slicing import sliced, vocabulary
 
@@ -19,6 +19,7 @@ class Critic(hf.Worker):
     """A model with a linear head on its hidden states; the head of a new critic is zero."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    parameter_count = staticmethod(parameter_count)
     kept_bytes = staticmethod(kept_bytes)
     learning = staticmethod(learning)
     sliced = staticmethod(sliced)

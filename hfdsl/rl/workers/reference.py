@@ -7,7 +7,7 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import ReferenceLogProbs, Sequences
 from hfdsl.rl.workers.config import ReferenceConfig, computes, policy_temperature
-from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
@@ -15,6 +15,7 @@ class Reference(hf.Worker):
     """A policy that does not learn: the actor's before training, or another one."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    parameter_count = staticmethod(parameter_count)
     computes = staticmethod(computes)
     policy_temperature = staticmethod(policy_temperature)
     sliced = staticmethod(sliced)

@@ -11,7 +11,7 @@ from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Costs, Pairs, PreferenceMetrics, Prompts, Scores, Sequences
 from hfdsl.rl.losses import BradleyTerry
 from hfdsl.rl.workers.config import CriticConfig, RewardConfig, learning
-from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.slicing import sliced, vocabulary
 
@@ -30,6 +30,7 @@ class RewardModel(Reward):
     """A transformer with a linear head, whose number at the last token of a response is its score."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    parameter_count = staticmethod(parameter_count)
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)
 
@@ -70,6 +71,7 @@ class RewardLearner(Reward):
     """A reward model that learns from pairs of responses; ``hfdsl export`` saves it for ``RewardModel``."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    parameter_count = staticmethod(parameter_count)
     kept_bytes = staticmethod(kept_bytes)
     learning = staticmethod(learning)
     sliced = staticmethod(sliced)

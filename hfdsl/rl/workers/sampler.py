@@ -22,7 +22,7 @@ from hfdsl.rl.workers.config import (
     samples_with,
     truncates,
 )
-from hfdsl.rl.workers.gpu_memory import gpu_bytes
+from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
 from hfdsl.rl.workers.slicing import sliced, vocabulary
@@ -33,6 +33,7 @@ class Sampler(hf.Worker):
     """Generates like the actor, from a copy of its weights."""
 
     gpu_bytes = staticmethod(gpu_bytes)
+    parameter_count = staticmethod(parameter_count)
     kept_bytes = staticmethod(kept_bytes)
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)
@@ -97,7 +98,8 @@ class InFlightSampler(Sampler):
     """
 
     in_flight_obstacle = staticmethod(in_flight_obstacle)
-    state_parameters = staticmethod(state_parameters)  # again, since the constructor and ``load`` are its own
+    gpu_bytes = staticmethod(gpu_bytes)  # again, as the next one, since the constructor and ``load`` are its own
+    state_parameters = staticmethod(state_parameters)
 
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.copies import copy_in_flight

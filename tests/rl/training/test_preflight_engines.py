@@ -114,6 +114,13 @@ def test_an_engine_beside_its_trainer_has_to_fit() -> None:
     assert [finding.code for finding in found(larger, needed - 0.1)] == ["HF959"]
 
 
+def test_models_that_do_not_fit_without_the_engine_are_one_mistake() -> None:
+    """The actor has 16 bytes of a weight while it learns, the reference 4."""
+    config = grpo(actor=actor(generation=generation()), reference=w.ReferenceConfig(model()), deployment=places())
+    for gib, code in ((WEIGHTS * 20 / GIB + 0.1, "HF959"), (WEIGHTS * 15.9 / GIB, "HF504")):
+        assert [finding.code for finding in found(config, gib, ("HF504", "HF959"))] == [code]
+
+
 def test_what_is_offloaded_or_elsewhere_needs_no_room() -> None:
     colocated = grpo(actor=actor(generation=generation()), reference=w.ReferenceConfig(model()), deployment=places())
     least = (WEIGHTS * 6 + (131_072 + 512) * TOKEN) / GIB

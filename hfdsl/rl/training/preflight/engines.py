@@ -106,7 +106,7 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
         resident = {name: _resident_bytes(places[name], samples=name == role) for name in sharing}
         weights, cache = engine["engine's weights"], engine["engine's cache"]
         room = size - weights - sum(resident.values())
-        if cache <= room:
+        if cache <= room or sum(resident.values()) > size:  # without the engine, HF504 reports that
             continue
         tokens = config.generation.cache_tokens + BLOCK_TOKENS
         smaller = (int(room * tokens // cache) - BLOCK_TOKENS) // 1024 * 1024
