@@ -5,6 +5,7 @@ A role states a fact with a plain static method, which takes the constructor's a
 | method | returns |
 |---|---|
 | ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
+| ``call_obstacles`` | by method, why its calls fail; none for others |
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
 | ``drops`` | by setting, the share of activations that its updates set to 0; none without dropout |
@@ -85,6 +86,21 @@ def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ('bfloat16', None, None)
     """
     return _text(_stated(role, "computes", args, kwargs))
+
+
+def call_obstacles(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """Why calls of a method fail when a role is built so, by method; none if the role states none.
+
+    >>> class Policy:
+    ...     @staticmethod
+    ...     def call_obstacles(lora: bool) -> dict[str, str]:
+    ...         return {} if lora else {"base_log_probs": "leaves out an adapter, and lora is not set"}
+    >>> call_obstacles(Policy, (False,), {}), call_obstacles(Policy, (True,), {}), call_obstacles(object, (), {})
+    ({'base_log_probs': 'leaves out an adapter, and lora is not set'}, {}, {})
+    """
+    fact = _stated(role, "call_obstacles", args, kwargs)
+    entries = fact.items() if isinstance(fact, Mapping) else ()
+    return {method: obstacle for method, obstacle in entries if isinstance(obstacle, str)}
 
 
 def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:

@@ -1,14 +1,28 @@
+# mypy: disable-error-code="empty-body"
 """What the configurations of ready roles have to agree on, in deployments written in Python."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import hfdsl as hf
+from hfdsl import Dispatch, register
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.rl.batches import ActorMetrics, B, Experience, ImitationMetrics, P, Prompts, R, Scores
+from hfdsl.rl.batches import (
+    ActorMetrics,
+    B,
+    Experience,
+    ImitationMetrics,
+    P,
+    Prompts,
+    R,
+    ReferenceLogProbs,
+    Scores,
+    Sequences,
+)
 from hfdsl.rl.dataflows.asynchronous import async_grpo
 from hfdsl.rl.dataflows.distillation import distillation
 from hfdsl.rl.dataflows.dpo import dpo
@@ -33,6 +47,7 @@ from hfdsl.rl.workers import (
     Sampler,
     SamplerConfig,
 )
+from hfdsl.rl.workers.lora import Lora
 
 SIZES = {B: 8, P: 16, R: 32}
 MODEL = ModelConfig(config={"model_type": "llama", "vocab_size": 64})
@@ -73,6 +88,40 @@ def check(flow: Dataflow[..., Any], roles: dict[str, hf.Placement[Any]]) -> hf.R
     graph = flow.trace()
     report = flow.check(hf.Deployment(**{name: roles[name] for name in graph.roles}), SIZES)
     return report.without("HF709")  # a dataflow of a few lines need not train what it declares
+
+
+# -- methods that a role cannot run
+
+
+@hf.dataflow
+def base(sequences: Sequences, actor: Actor) -> ReferenceLogProbs:
+    return actor.base_log_probs(sequences)
+
+
+class FrozenCopy(Actor):
+    """An actor with a copy of its first weights."""
+
+    @register(Dispatch.THREE_D_PROTO)
+    def base_log_probs(self, sequences: Sequences) -> ReferenceLogProbs: ...
+
+
+class Adapted(Actor):
+    """An actor whose own constructor adds the adapter."""
+
+    def __init__(self, config: ActorConfig) -> None:
+        super().__init__(replace(config, lora=Lora(rank=8)))
+
+
+def test_an_actor_without_an_adapter_has_none_to_leave_out() -> None:
+    for role, lora, codes in (
+        (Actor, None, ("HF812",)),
+        (Actor, Lora(rank=8), ()),
+        (FrozenCopy, None, ()),
+        (Adapted, None, ()),
+    ):
+        config = replace(ActorConfig(MODEL, responses()), lora=lora)
+        deployment = hf.Deployment(actor=hf.place(role, config, pool=hf.ResourcePool([1])))
+        assert base.check(deployment, SIZES).without("HF709").codes == codes
 
 
 # -- temperatures

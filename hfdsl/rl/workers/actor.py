@@ -23,6 +23,7 @@ from hfdsl.rl.batches import (
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import (
     ActorConfig,
+    call_obstacles,
     computes,
     learning,
     policy_temperature,
@@ -56,6 +57,7 @@ class Actor(hf.Worker):
     state_bytes = staticmethod(state_bytes)
     state_parameters = staticmethod(state_parameters)
     reshards = staticmethod(reshards)
+    call_obstacles = staticmethod(call_obstacles)
     computes = staticmethod(computes)
     drops = staticmethod(drops)
     learning = staticmethod(learning)
@@ -114,8 +116,7 @@ class Actor(hf.Worker):
         from hfdsl.rl.models.scoring import log_probs
 
         if self.config.lora is None:
-            problem = "base_log_probs needs an adapter to leave out, and lora is not set: the whole model learns"
-            raise ResourceError("HF812", f"{problem}; set lora, or place a Reference")
+            raise ResourceError("HF812", f"base_log_probs {call_obstacles(self.config)['base_log_probs']}")
         with without_adapters(self.policy):
             batching, autocast = self.config.batching, self.config.training.autocast
             return ReferenceLogProbs(ref_log_probs=log_probs(self.policy, sequences, batching, autocast))

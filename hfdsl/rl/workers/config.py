@@ -268,6 +268,18 @@ def learning(config: ActorConfig | CriticConfig) -> Learning:
     )
 
 
+def call_obstacles(config: ActorConfig) -> dict[str, str]:
+    """The methods that an actor cannot run, for checks: without an adapter there is none to leave out.
+
+    >>> call_obstacles(ActorConfig(ModelConfig(path="model"), GenerationConfig(8)))
+    {'base_log_probs': 'leaves out an adapter, and lora is not set; set it, or place a Reference'}
+    >>> call_obstacles(ActorConfig(ModelConfig(path="model"), GenerationConfig(8), lora=Lora(rank=8)))
+    {}
+    """
+    no_adapter = "leaves out an adapter, and lora is not set; set it, or place a Reference"
+    return {} if config.lora is not None else {"base_log_probs": no_adapter}
+
+
 @dataclass(frozen=True, slots=True)
 class RewardConfig:
     """A model with a linear head for the score of a whole response, a weight ``score.weight`` beside its backbone."""

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from hfdsl.errors import CheckpointError
+from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.loop import train
 from hfdsl.rl.training.preflight import packages
@@ -105,6 +106,9 @@ def test_an_actor_that_is_its_own_reference_has_an_adapter(tmp_path: Path) -> No
     changes = [f"algorithm={tmp_path}/flow.py:scored", "actor.generation.max_tokens=6"]
     loaded = load("examples/spelling_supervised.toml", changes, Finder())
     [finding] = preflight(loaded, elsewhere=True)
-    assert (finding.code, finding.notes) == ("HF812", ("set actor.lora, or place a Reference",))
-    assert "'actor.base_log_probs' leaves out an adapter, and 'actor' has none" in finding.message
+    obstacle = "leaves out an adapter, and lora is not set; set it, or place a Reference"
+    assert (finding.code, finding.message) == ("HF812", f"'actor.base_log_probs' {obstacle}")
+    [report] = ConfigCheck(elsewhere=True).reports(loaded)
+    assert "HF812" in report.codes
+    assert len(report.codes) == len(set(report.codes))  # and not at the dataflow's line, too
     assert preflight(load("examples/spelling_supervised.toml", [*changes, LORA], Finder()), elsewhere=True) == ()

@@ -68,5 +68,5 @@ def test_targets_are_the_ends_of_names(targets: Any, count: int) -> None:
 
 
 def test_an_actor_without_an_adapter_is_no_reference() -> None:
-    with pytest.raises(ResourceError, match="HF812: base_log_probs needs an adapter"):
+    with pytest.raises(ResourceError, match="HF812: base_log_probs leaves out an adapter, and lora is not set"):
         w.Actor(tiny.ACTOR).base_log_probs(tiny.demonstrations(2))

@@ -254,6 +254,7 @@ def letters(tokens: list[int]) -> str:
     [
         (w.VerifierConfig(dataset="no_such"), "reasoning-gym has no data set 'no_such'"),
         (w.VerifierConfig(function="math:no_such"), "no function 'math:no_such'"),
+        (w.VerifierConfig(), "needs either dataset="),
         (w.VerifierConfig(dataset="spell_backward", function="math:sqrt"), "needs either dataset="),
     ],
 )

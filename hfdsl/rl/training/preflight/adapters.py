@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
+from hfdsl.check.rules.call_obstacles import failing_calls
 from hfdsl.rl.training.preflight.dataflows import ready_copies
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.ready import calls
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
-from hfdsl.rl.workers.config import ActorConfig, ModelConfig, SamplerConfig
+from hfdsl.rl.workers.config import ModelConfig, SamplerConfig
 from hfdsl.rl.workers.engine_adapters import adapter_problem
 from hfdsl.rl.workers.linear_layers import linear_layers, targets_of
 from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target, nearest_target
@@ -142,16 +142,9 @@ def _base(model: ModelConfig) -> tuple[object, ...]:
 
 def base_policies_have_adapters(subject: Subject) -> Iterator[Finding]:
     """An actor that is its own reference has an adapter to leave out."""
-    for graph in subject.graphs.values():
-        for op, node in calls(graph, "base_log_probs"):
-            config = getattr(subject.config, op.role, None)
-            if isinstance(config, ActorConfig) and config.lora is None:
-                yield subject.finding(
-                    "HF812",
-                    f"'{node.label}' leaves out an adapter, and '{op.role}' has none: its whole model learns",
-                    op.role,
-                    notes=(f"set {op.role}.lora, or place a Reference",),
-                )
+    for call, message in (failing for program in subject.programs.values() for failing in failing_calls(program)):
+        if subject.has(f"{call.role}.lora"):
+            yield subject.finding("HF812", message, call.role)
 
 
 def _adapted(subject: Subject) -> Iterator[tuple[str, ModelConfig, Lora]]:
