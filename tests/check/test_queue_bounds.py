@@ -24,7 +24,7 @@ class R(hf.Dim): ...
 
 class Read(hf.Batch):
     ids: hf.i64[B, R]
-    log_probs: hf.f32[B, R]
+    loss_mask: hf.f32[B, R]
 
 
 class Rollout(Read):
@@ -138,7 +138,7 @@ def test_the_report_has_bounds_and_memory(late: Late) -> None:
     assert (queue.lag, queue.worst, queue.late, queue.group) == (4, 4, late, 8)
     assert queue.states == (("role.policy", 4),)
     assert (queue.places, queue.least_places) == (5 * 512, 512)
-    assert queue.bytes == 5 * 512 * 100 * (8 + 4)  # ids and log-probs; nobody reads the other column
+    assert queue.bytes == 5 * 512 * 100 * (8 + 4)  # ids and the mask; nobody reads the other column
     summary = json.loads(checked.json().splitlines()[-1])["summary"]
     assert summary["queues"][0]["places"] == 2560
     assert str(queue) == (

@@ -191,6 +191,13 @@ def refills_both(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -
 
 
 @hf.dataflow
+def returns_in_front(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Scores, Scores]:
+    """The queue decides unless a step puts in eight rows, and a value from in front of it is returned."""
+    marked = engine.mark(prompts)
+    return judge.rate(hf.queue(marked, rows=8, lag=3, late="wait")), marked
+
+
+@hf.dataflow
 def takes_unevenly(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Scores, Scores]:
     """One queue would be full before the other has a batch."""
     marked = engine.mark(prompts)

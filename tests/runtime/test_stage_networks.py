@@ -24,6 +24,7 @@ from tests.runtime.network_programs import (
     reads_faster,
     refills_both,
     regroups,
+    returns_in_front,
     takes_parts,
     takes_unevenly,
     three_queues,
@@ -192,25 +193,38 @@ def test_a_resumed_run_loses_no_prompt_and_trains_none_twice(case: Network, tmp_
     [
         (waits_between, "series", 'in front of another queue, where late="wait" bounds nothing'),
         (trains_between, "beside", "'critic.fit' trains 'values' of 'critic' between two queues"),
+        (refills_both, "series", "dispatches prompts again, which would enter the other queues of its stage a second"),
+        (takes_unevenly, "series", "in a batch, but another queue of its stage gets 4 and has 2: one would fill up"),
+        (takes_parts, "series", "a batch of 6 groups is not made of whole steps of 4"),
     ],
 )
-def test_what_no_run_can_follow_is_refused_at_the_launch(program: Any, shape: Any, reason: str) -> None:
-    plan = program.compile(deployment(shape), dims={B: 4})
-    with pytest.raises(HfError, match=rf"HF765: the queue in line \d+ of .* decides while it runs, and .*{reason}"):
+def test_what_no_run_can_follow_is_found_by_the_check(program: Any, shape: Any, reason: str) -> None:
+    [finding] = program.check(deployment(shape), {B: 4}).errors
+    assert finding.code == "HF765"
+    assert reason in finding.message
+
+
+def test_what_only_a_plan_shows_is_refused_at_the_launch() -> None:
+    """Whether the queue decides depends on the rows of a step, which the plan does not have."""
+    plan = returns_in_front.compile(deployment("series"))
+    reason = "the program returns a value made in front of it"
+    with pytest.raises(HfError, match=rf"HF765: the queue in line \d+ of .* decides while it runs, and {reason}"):
         plan.launch()
+    assert "HF765" not in returns_in_front.check(deployment("series"), {B: 8}).codes
 
 
 @pytest.mark.parametrize(
-    ("program", "reason"),
+    ("program", "dims", "reason"),
     [
-        (regroups, "does not make one group from each of the 4 that it takes"),
-        (refills_both, "dispatches prompts again, which would enter the other queues of its stage a second time"),
-        (takes_unevenly, "one would fill up before the other"),
-        (takes_parts, "a batch of 6 groups is not made of whole steps of 4"),
+        (regroups, {B: 4}, "does not make one group from each of the 4 that it takes"),
+        (takes_unevenly, {}, "one would fill up before the other"),
+        (takes_parts, {}, "a batch of 6 groups is not made of whole steps of 4"),
     ],
 )
-def test_groups_that_no_run_can_follow_are_refused_with_their_numbers(program: Any, reason: str) -> None:
-    plan = program.compile(deployment("series"), dims={B: 4})
+def test_groups_that_no_run_can_follow_are_refused_with_their_numbers(
+    program: Any, dims: dict[type[hf.Dim], int], reason: str
+) -> None:
+    plan = program.compile(deployment("series"), dims=dims)
     with plan.launch() as running, pytest.raises(HfError, match=rf"HF765: the queue in line \d+ of .*{reason}"):
         list(running.stream(prompts(3, 4)))
 

@@ -190,32 +190,26 @@ def test_a_filter_that_keeps_nothing_ends_with_an_error() -> None:
         list(running.stream(case.loader()))
 
 
-def test_prompts_of_groups_that_fill_up_behind_a_filter_are_not_dispatched_again() -> None:
-    plan = filled_up.compile(stage_deployment(), dims={B: 4})
-    text = r"HF765: .*hf.fill or hf.take moves rows behind a filter"
-    with plan.launch() as running, pytest.raises(HfError, match=text):
-        list(running.stream(prompts(3, 4)))
-
-
 def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:
-    plan = filled.compile(stage_deployment(), dims={B: 6})
     text = r"HF765: .*the 6 rows of 'prompts' are not the prompts of 4 groups"
-    with plan.launch() as running, pytest.raises(HfError, match=text):
+    with filled.compile(stage_deployment()).launch() as running, pytest.raises(HfError, match=text):
         list(running.stream(prompts(3, 6)))
 
 
 @pytest.mark.parametrize(
-    ("program", "reason"),
+    ("program", "size", "reason"),
     [
-        (unmasked, "sets response_mask or loss_mask to zero, and no call behind it reads them"),
-        (masked_elsewhere, "response_mask to zero, which 'actor.learn' does not train with"),
-        (returning_both, "the program returns a value made in front of it"),
+        (unmasked, 4, "sets response_mask or loss_mask to zero, and no call behind it reads them"),
+        (masked_elsewhere, 4, "response_mask to zero, which 'actor.learn' does not train with"),
+        (returning_both, 4, "the program returns a value made in front of it"),
+        (filled_up, 4, "hf.fill or hf.take moves rows behind a filter"),
+        (filled, 6, "the 6 rows of 'prompts' are not the prompts of 4 groups"),
     ],
 )
-def test_what_no_run_can_follow_is_refused_at_the_launch(program: Any, reason: str) -> None:
-    plan = program.compile(stage_deployment(), dims={B: 4})
-    with pytest.raises(HfError, match=rf"HF765: the queue in line \d+ of .* decides while it runs, and .*{reason}"):
-        plan.launch()
+def test_what_no_run_can_follow_is_found_by_the_check(program: Any, size: int, reason: str) -> None:
+    [finding] = program.check(stage_deployment(), {B: size}).errors
+    assert finding.code == "HF765"
+    assert reason in finding.message
 
 
 def test_a_batch_of_another_size_is_refused_and_breaks_nothing() -> None:

@@ -41,7 +41,7 @@ def sources_lose_alike(context: Context) -> Iterator[Finding]:
     """HF757: no source loses groups for which it dispatches other prompts than the other sources."""
     through = _source_queues(context)
     for source_queue in through:
-        loses = filtered(_put_in(context, source_queue.node))
+        loses = filtered(put_in(context, source_queue.node))
         other_queue = next(candidate for candidate in through if candidate.source != source_queue.source)
         if source_queue.queue.late != "drop" and not loses:
             continue
@@ -63,7 +63,10 @@ def sources_take_alike(context: Context) -> Iterator[Finding]:
     """HF758: an update takes the same share of the loader's batches from every source."""
     shares = dict[Fraction, SourceQueue]()
     for source_queue in _source_queues(context):
-        dispatched, read_rows = _put_in(context, source_queue.first), _batch_rows(context, source_queue)
+        dispatched, read_rows = (
+            put_in(context, source_queue.first),
+            batch_rows(context, source_queue.node, source_queue.queue),
+        )
         first = source_queue.first.op
         if source_queue.trains and isinstance(first, Queue) and dispatched.value and read_rows.value:
             share = Fraction(int(read_rows.value), source_queue.queue.group) / Fraction(
@@ -100,14 +103,14 @@ def _source_queues(context: Context) -> list[SourceQueue]:
     return through if len(feeding - reading) > 1 else []
 
 
-def _put_in(context: Context, node: Node) -> Size:
+def put_in(context: Context, node: Node) -> Size:
     """The rows that a step puts into a queue, or at most those where a filter is in front."""
     rows = None if node.batch is None else context.program.inference.rows(node.batch.node)
     return constant(0) if rows is None else context.known(rows)
 
 
-def _batch_rows(context: Context, source_queue: SourceQueue) -> Size:
-    rows = source_queue.queue.rows
-    if rows is None:
-        return context.known(at_most(_put_in(context, source_queue.node)))
-    return context.known(constant(rows) if isinstance(rows, int) else atom_size(rows))
+def batch_rows(context: Context, node: Node, queue: Queue) -> Size:
+    """The rows of a batch that a queue passes on, or at most those where a filter is in front."""
+    if queue.rows is None:
+        return context.known(at_most(put_in(context, node)))
+    return context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))

@@ -155,7 +155,11 @@ def async_dapo(
     decoupled: bool = True,
     loss: Clip = Clip(0.2, 0.28, aggregation="token-mean"),
 ) -> tuple[ActorMetrics, Outcome]:
-    """One step of DAPO, on responses that the policy of up to ``lag`` steps ago sampled."""
+    """One step of DAPO, on responses that the policy of up to ``lag`` steps ago sampled.
+
+    ``late`` takes anything but ``"refill"``, since filled-up rows are not in the places of their prompts (HF765);
+    ``async_dapo_rounds`` refills.
+    """
     questions = hf.repeat(prompts, group)
     rollout = sampler.generate(questions)
     scores = reward.score(questions, rollout)

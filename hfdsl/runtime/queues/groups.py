@@ -16,7 +16,6 @@ from fractions import Fraction
 from typing import Any
 
 from hfdsl.errors import HfError
-from hfdsl.graph.program import Filter
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.sizes import rows_in
@@ -33,6 +32,12 @@ def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None,
     batch_groups = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
     group = queue.queue.group
     return (None if put_in is None else put_in // group, None if batch_groups is None else batch_groups // group)
+
+
+def are_known(queue: StagedQueue, sizes: Mapping[Any, int]) -> bool:
+    """Whether these sizes determine the groups of a queue, and the rows of the inputs that they come from."""
+    rows = _most_rows(queue, sizes).rows
+    return None not in groups_of(queue, sizes) and all(node.id in rows for node in queue.producer.graph.inputs)
 
 
 def kept_groups(queue: StagedQueue, table: RowTable, put_in: int) -> tuple[int, ...]:
@@ -55,9 +60,6 @@ def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> N
     if queue.loses and kept_groups(queue, table, put_in) != tuple(range(put_in)):
         text = "loses groups to a filter, and its rows cannot be traced back to that filter to tell which ones"
         raise HfError("HF765", f"{queue.subject} {text}; filter what is put into the queue")
-    if queue.queue.late == "refill" and not queue.loses and _fills_up(queue.producer, queue.rows_of):
-        text = "dispatches the prompts of late groups again, and hf.fill or hf.take moves rows behind a filter"
-        raise HfError("HF765", f'{queue.subject} {text}: put what the filter keeps into the queue, or use late="drop"')
     inputs = {node.label: table.rows[node.id] for node in queue.producer.graph.inputs}
     uneven = [f"the {rows} rows of '{name}'" for name, rows in inputs.items() if rows % put_in]
     if uneven and queue.queue.late == "refill":
@@ -104,12 +106,6 @@ def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec]
                 there = f"{first.subject}, of the same stage, gets {first_spec.dispatch} and has {first_spec.batch}"
                 raise HfError("HF765", f"{queue.subject} {here}, and {there}: one would fill up before the other")
         for queue, spec in fed if others else ():
-            if spec.late == "refill":
-                text = "dispatches prompts again, which would enter the other queues of its stage a second time"
-                raise HfError("HF765", f'{queue.subject} {text}: use late="drop"')
-            if spec.loses:
-                text = "loses groups to a filter while other queues of its stage keep theirs, and fill up"
-                raise HfError("HF765", f"{queue.subject} {text}: put all columns into one queue")
             if spec.late == "drop" and spec.batch % spec.dispatch:
                 text = f"drops groups, while other queues of its stage keep theirs, and a batch of {spec.batch} groups"
                 why = f"is not made of whole steps of {spec.dispatch}: one queue could fill up, and the other never"
@@ -138,16 +134,6 @@ def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], lin
         text = f"takes {most} of a batch of the loader for an update, and {queues[shares[least]].subject} {least}"
         why = "more and more prompts of the latter would wait in the driver; give both a rows= of equally many steps"
         raise HfError("HF765", f"{queues[shares[most]].subject} {text}; {why}")
-
-
-def _fills_up(plan: Plan, rows_of: int) -> bool:
-    """Whether a node's rows come from a filter: if their number is fixed, they were filled up."""
-    behind, visited = [rows_of], set[int]()
-    while behind:
-        node = behind.pop()
-        visited.add(node)
-        behind += [ref.node for ref in plan.graph.nodes[node].refs if ref.node not in visited]
-    return any(isinstance(plan.graph.nodes[node].op, Filter) for node in visited)
 
 
 def _is_filtered(plan: Plan, node: int) -> bool:

@@ -22,20 +22,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hfdsl.errors import HfError
-from hfdsl.graph.columns import columns_read, origins, result_origins
+from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Node, Output, Queue, Ref, RoleCall
-from hfdsl.graph.signatures import VALUE, RecordType
+from hfdsl.graph.queue_problems import MASKS, loses_groups, queue_problems
+from hfdsl.graph.signatures import VALUE
 from hfdsl.graph.stages import Stage, effects, syncs
-from hfdsl.plan.plan import DRIVER, Plan, StageOf, Step
+from hfdsl.plan.plan import DRIVER, Plan, StageOf
 from hfdsl.plan.rows import runtime_queries
 from hfdsl.runtime.queues.links import TRAINER, QueueLink, QueueLinks
 from hfdsl.runtime.rank.in_flight import Flights, flights
-from hfdsl.types.batches import schema
-from hfdsl.types.columns import MetricSpec
-from hfdsl.types.dims import KeptGroups
-
-MASKS = ("response_mask", "loss_mask")
-"""The columns that mark the trained tokens; they are zero for a masked group."""
 
 CHANGES = ("writes", "loads")
 """The effects that give a state another version."""
@@ -125,13 +120,12 @@ def queue_stages(plan: Plan) -> QueueStages:
         for end in ends
     )
     compiled = [_read_in_place(of_stage, stage) for stage, of_stage in plan.stage_plans]
-    for end in ends:
-        _refuse(plan, end.node, topology_problems(plan, end.node))
+    for node, problem in queue_problems(plan.graph, plan.inference):
+        _refuse(plan, node, [problem.text])
     read_columns = _columns_read(compiled, ends, links)
     queues = [_staged(plan, compiled, ends, index, columns) for index, columns in enumerate(read_columns)]
     for end, queue in zip(ends, queues, strict=True):
-        _refuse(plan, end.node, (*_stage_problems(queue, end.ref), *_result_problems(staged, end)))
-        _refuse(plan, end.node, _mask_problems(queue))
+        _refuse(plan, end.node, _driver_problems(queue))
     sends_in_flight = any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps)
     if sends_in_flight:
         _refuse(plan, ends[0].node, _in_flight_problems(compiled[ends[0].feeds], len(ends)))
@@ -221,7 +215,7 @@ def _staged(
         rows_of=end.ref.node,
         queue_input=end.queue_input,
         masks=tuple(name for name in columns if name in MASKS) if end.queue.late == "mask" else (),
-        loses=any(isinstance(atom, KeptGroups) for atom in rows.atoms),
+        loses=loses_groups(rows),
         subject=_subject(plan, end.node),
     )
 
@@ -229,20 +223,6 @@ def _staged(
 def _results(stage: Stage) -> Output:
     """The part of the results that a stage makes, in order."""
     return Output(tuple(Output(replace(ref, node=stage.nodes.index(ref.node))) for ref in stage.results))
-
-
-def _unmasked(plan: Plan, queue_input: int) -> Step | None:
-    """The first step that changes a state with rows of the queue without reading a mask of them."""
-    of_queue, masked = {queue_input}, set[int]()
-    for step in plan.steps:
-        columns = columns_read(plan.graph, step.node)
-        if any(node in of_queue for node, _ in columns):
-            of_queue.add(step.node)
-            if any(node in masked or (node == queue_input and column in MASKS) for node, column in columns):
-                masked.add(step.node)
-            elif any(effect.kind == "writes" for _, effect in effects(plan.node(step.node))):
-                return step
-    return None
 
 
 def _generating(program: Plan, plan: Plan) -> int | None:
@@ -282,72 +262,13 @@ def _subject(plan: Plan, queue: Node) -> str:
     return f"the queue in line {queue.span.line} of '{plan.name}'"
 
 
-def topology_problems(plan: Plan, node: Node) -> Iterator[str]:
-    """The reasons why a run cannot follow a queue, from the stages around it alone."""
-    split = plan.split
-    before, behind = split.producer(node), split.of[node.id]
-    feeding = {split.producer(queue) for queue, _ in split.queues}
-    if behind not in feeding:
-        return
-    op = node.op
-    if isinstance(op, Queue) and op.late in ("wait", "mask"):
-        why = "its reader trains nothing" if op.late == "mask" else "updates continue while its reader waits"
-        where = f'it is in front of another queue, where late="{op.late}" bounds nothing'
-        yield f'{where}, since {why}: use "drop" or "refill"'
-    for call in split.calls(behind):
-        for holder, effect in effects(call):
-            if effect.kind == "writes":
-                yield (
-                    f"'{call.label}' trains '{holder.state}' of '{holder.role}' between two queues, where its updates "
-                    "are not those of the results: train it behind the last queue"
-                )
-    if sum(split.of[queue.id] == behind for queue, _ in split.queues) > 1:
-        yield "the stage behind it reads several queues and feeds another: its rows would have several prompts"
-    fed = [queue for queue, _ in split.queues if split.producer(queue) == before]
-    if len(fed) > 1:
-        yield "the stage in front of it feeds several queues, one of which is in front of another and might fill up"
-
-
-def _stage_problems(queue: StagedQueue, ref: Ref) -> Iterator[str]:
-    producing, reading, queue_input = queue.producer, queue.consumer, queue.queue_input
-    result = producing.graph.nodes[ref.node].result
-    if isinstance(result, RecordType):
-        for name, spec in schema(result.record).fields.items():
-            if isinstance(spec, MetricSpec):
-                yield f"'{name}' is a metric over all rows of a step, but a batch has groups of several steps"
+def _driver_problems(queue: StagedQueue) -> Iterator[str]:
+    reading = queue.consumer
     for step in reading.steps:
         if (step.custom is not None or step.group == DRIVER) and any(
-            node == queue_input for node, _ in columns_read(reading.graph, step.node)
+            node == queue.queue_input for node, _ in columns_read(reading.graph, step.node)
         ):
             yield f"'{step.label}' reads its rows in the driver, which has none of them"
-    for query in runtime_queries(reading):
-        if not query.weighs and _reads(reading, query.ref, queue_input):
-            yield "a filter reads one of its columns; compute what it keeps behind the queue"
-
-
-def _result_problems(staged: Sequence[Stage], ends: _Ends) -> Iterator[str]:
-    first, second = staged[ends.feeds], staged[ends.reads]
-    if first.results:
-        yield "the program returns a value made in front of it: an update has groups of several steps"
-    returned = (origin for out in second.results for origin in _result_origins(second, out))
-    if ends.queue_input in returned:
-        yield "the program returns its rows; return what is computed from them"
-    if second.inputs:
-        name = second.inputs[0]
-        yield f"'{name}' is read behind it: a batch of that input would not belong to the groups of an update"
-
-
-def _result_origins(stage: Stage, ref: Ref) -> Iterator[int]:
-    moved = replace(ref, node=stage.nodes.index(ref.node))
-    return (node for node, _ in result_origins(stage.graph, moved))
-
-
-def _mask_problems(queue: StagedQueue) -> Iterator[str]:
-    if queue.queue.late == "mask" and not queue.masks:
-        yield f'late="mask" sets {" or ".join(MASKS)} to zero, and no call behind it reads them'
-    elif queue.masks and (unmasked := _unmasked(queue.consumer, queue.queue_input)):
-        text = f"sets {' and '.join(queue.masks)} to zero, which '{unmasked.label}' does not train with"
-        yield f'late="mask" {text}: it would train on late rows'
 
 
 def _in_flight_problems(producing: Plan, queues: int) -> Iterator[str]:

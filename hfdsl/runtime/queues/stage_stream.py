@@ -36,7 +36,14 @@ from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.files import SavedStream
-from hfdsl.runtime.queues.groups import check_groups, check_handed_on, check_side_by_side, check_sources, groups_of
+from hfdsl.runtime.queues.groups import (
+    are_known,
+    check_groups,
+    check_handed_on,
+    check_side_by_side,
+    check_sources,
+    groups_of,
+)
 from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loop import LoggedWorld, QueuedId, QueueLoop, QueueWorld
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
@@ -123,7 +130,7 @@ class StageStream:
         if self._run is not None:
             return []
         sizes, first = dict(self._plan.dims), list[Any]()
-        if any(None in groups_of(queue, sizes) for queue in self._stages.queues):
+        if not all(are_known(queue, sizes) for queue in self._stages.queues):
             batch = source.next()
             if batch is END:
                 return []

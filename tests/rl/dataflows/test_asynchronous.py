@@ -52,6 +52,9 @@ def test_checked_clean(name: str, late: Late) -> None:
     for decoupled in (True, False):
         flow = FLOWS[name].given(lag=8, late=late, decoupled=decoupled)
         report = flow.check(placed(flow, ranks=2), SIZES)
+        if (name, late) == ("dapo", "refill"):  # hf.fill moves groups away from their prompts; dapo_rounds refills
+            assert report.codes == ("HF765",)
+            continue
         assert report.codes == ()
         assert [(queue.worst, queue.states) for queue in report.queues] == [(8, (("actor.policy", 8),))]
         assert flow.given(lag=9).check(placed(flow, ranks=2), SIZES).codes == ("HF749",)
