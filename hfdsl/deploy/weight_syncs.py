@@ -15,7 +15,7 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas
-from hfdsl.protocols.role_facts import declared_parameters
+from hfdsl.protocols.role_facts import stated_parameters
 from hfdsl.protocols.state import Effect, EffectKind, effects_of
 from hfdsl.protocols.worker import Worker
 
@@ -31,12 +31,22 @@ class SyncSide:
     effect: Effect
 
     @cached_property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters that the role declares for the state; none if only a base class declares any, or nobody."""
+    def entries(self) -> tuple[object, ...] | None:
+        """The entries that the role states for the state, also where they are no parameters.
+
+        None if only a base class states any, or nobody.
+        """
         place = self.placement
         if self.overridden is not None:
-            return ()
-        return declared_parameters(place.role, place.args, place.kwargs).get(self.effect.state, ())
+            return None
+        return stated_parameters(place.role, place.args, place.kwargs).get(self.effect.state)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The parameters that the role states for the state; none if it states none, or something else among them."""
+        entries = self.entries or ()
+        parameters = tuple(entry for entry in entries if isinstance(entry, Parameter))
+        return parameters if len(parameters) == len(entries) else ()
 
     @property
     def overridden(self) -> str | None:

@@ -221,7 +221,7 @@ class Generation(StandardLayout):
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``."""
-        return tuple(_for_generation(cut) for cut in self.layout.cuts(parameter, _generation_groups(mesh)))
+        return tuple(_for_generation(cut) for cut in self.layout.cuts(parameter, generation_groups(mesh)))
 
     def stored_as(self, name: str) -> str:
         """As ``Layout.stored_as``."""
@@ -229,7 +229,8 @@ class Generation(StandardLayout):
 
 
 @lru_cache(maxsize=64)
-def _generation_groups(mesh: Mesh) -> Mesh:
+def generation_groups(mesh: Mesh) -> Mesh:
+    """The mesh of the generation groups of a mesh."""
     return Mesh(pp=mesh.gen_pp_size, dp=mesh.dp * mesh.micro_dp_size, tp=mesh.gen_tp_size)
 
 

@@ -293,26 +293,19 @@ def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str,
     return _counts(_stated(role, "state_bytes", args, kwargs), least=0)
 
 
-def declared_parameters(
-    role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, tuple[Parameter, ...]]:
-    """The parameters of each state, as full tensors; none if the role states none.
+def stated_parameters(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, tuple[object, ...]]:
+    """The entries that the role states for each state, which are to be its parameters as full tensors.
 
     >>> class Model:
     ...     @staticmethod
     ...     def state_parameters(width: int) -> dict[str, list[Parameter]]:
     ...         return {"policy": [Parameter("weight", (width, width))]}
-    >>> declared_parameters(Model, (7,), {}), declared_parameters(object, (), {})
+    >>> stated_parameters(Model, (7,), {}), stated_parameters(object, (), {})
     ({'policy': (Parameter(name='weight', shape=(7, 7), dtype='bfloat16'),)}, {})
     """
     fact = _stated(role, "state_parameters", args, kwargs)
     states = fact.items() if isinstance(fact, Mapping) else ()
-    lists = {state: tuple(listed) for state, listed in states if isinstance(listed, Iterable)}
-    return {
-        state: listed
-        for state, listed in lists.items()
-        if all(isinstance(parameter, Parameter) for parameter in listed)
-    }
+    return {state: tuple(entries) for state, entries in states if isinstance(entries, Iterable)}
 
 
 def declared_reshards(

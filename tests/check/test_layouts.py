@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.deploy.weight_syncs import weight_syncs
-from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
+from hfdsl.protocols.layouts import ByName, Experts, Layout, Parameter, Replicas, Slices, Stages, Tied
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Lora, Sampler, SamplerConfig, TrainingConfig
 from hfdsl.rl.workers.config import ModelConfig
@@ -174,6 +174,95 @@ def test_the_function_of_a_layout_runs_once_for_a_class_with_another_constructor
         assert sync.target.has_other_arguments != is_known
         assert sync.target.layout() == (Slices(0) if is_known else None)
     assert calls == [1, 2]
+
+
+WEIGHTS = [
+    Parameter(f"model.layers.{layer}.mlp.experts.{expert}.up.weight", (8, 8)) for layer in range(4) for expert in (0, 1)
+]
+UNNUMBERED = [Parameter("embed_tokens.weight", (64, 8)), Parameter("norm.weight", (8,))]
+BLOCKS = [Parameter(f"blk.{layer}.weight", (8, 8)) for layer in range(4)]
+PIPELINE, SLICED = hf.Mesh(pp=2), hf.Mesh(tp=2)
+
+
+def layout_findings(
+    layout: Layout, loaded: Sequence[Any], mesh: hf.Mesh = SLICED, exported: Sequence[Any] | None = None
+) -> list[tuple[str, str]]:
+    """The codes and messages of a sync between a trainer of whole weights and an engine."""
+    pools = [hf.ResourcePool([2], name=name) for name in ("train", "engines")]
+    trainer = hf.place(Trainer, *(loaded if exported is None else exported), pool=pools[0], mesh=SLICED)
+    engine = hf.place(Engine, *loaded, layout=layout, pool=pools[1], mesh=mesh)
+    report = plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+    return [(finding.code, finding.message) for finding in report.findings if finding.code.startswith("HF73")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "mesh", "parameters", "problem"),
+    [
+        (
+            ByName({"*.q.weight": Slices(0), "*.k.*": Slices(1)}),
+            SLICED,
+            WEIGHTS,
+            "has parts for '*.q.weight', '*.k.*', but none of the 8 parameters of 'engine' has such a name",
+        ),
+        (Stages(8), PIPELINE, WEIGHTS, "has 8 layers, but 'engine' states 8 parameters, of 4 layers"),
+        (Stages(8).then(Slices(0)), PIPELINE, WEIGHTS, "has 8 layers, but 'engine' states 8 parameters, of 4 layers"),
+        (Stages(4), PIPELINE, BLOCKS, "has 4 layers, but finds none in the names of the 4 parameters of 'engine'"),
+        (Experts(4), SLICED, WEIGHTS, "has 4 experts, but 'engine' states 8 parameters, of 2 experts"),
+    ],
+)
+def test_a_layout_of_parameters_that_a_model_does_not_have(
+    layout: Layout, mesh: hf.Mesh, parameters: list[Parameter], problem: str
+) -> None:
+    assert layout_findings(layout, parameters, mesh) == [("HF738", f"the layout of 'engine.load' {problem}")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "mesh", "parameters"),
+    [
+        (ByName({"*.q.weight": Slices(0), "*.up.weight": Slices(1)}), SLICED, WEIGHTS),  # of two kinds of models
+        (ByName({"embeddings": Slices(0)}), SLICED, [Parameter("embeddings", (8, 8))]),
+        (Tied(ByName({"embeddings": Slices(0)}), {"head": "embeddings"}), SLICED, [Parameter("head", (8, 8))]),
+        (ByName({}), SLICED, WEIGHTS),
+        (Stages(4), PIPELINE, WEIGHTS),
+        (Stages(8), SLICED, WEIGHTS),  # a single stage
+        (Stages(8), PIPELINE, UNNUMBERED),
+        (Experts(2), SLICED, WEIGHTS),
+        (Experts(4), SLICED, BLOCKS),  # a model without experts
+        (Experts(4), PIPELINE, WEIGHTS),
+    ],
+)
+def test_a_layout_of_parameters_that_a_model_has(layout: Layout, mesh: hf.Mesh, parameters: list[Parameter]) -> None:
+    assert layout_findings(layout, parameters, mesh) == []
+
+
+def test_parameters_are_stated_once_and_not_as_an_empty_list() -> None:
+    first, other_shape = WEIGHTS[0], replace(WEIGHTS[0], shape=(4, 8))
+    twice = f"states the parameter {first.name!r} of 'policy' 2 times, as"
+    assert layout_findings(Replicas(), [*WEIGHTS, first], exported=WEIGHTS) == [("HF739", f"'engine' {twice} (8, 8)")]
+    both = [*WEIGHTS, other_shape]
+    messages = [f"'{role}' {twice} (8, 8) and (4, 8)" for role in ("engine", "trainer")]
+    assert sorted(layout_findings(Replicas(), both)) == [("HF739", message) for message in messages]
+    empty = "states an empty list of parameters of 'policy', but"
+    assert layout_findings(Slices(0), [], exported=WEIGHTS) == [("HF739", f"'engine' {empty} 'trainer' states 8")]
+    assert layout_findings(Slices(0), WEIGHTS, exported=[]) == [("HF739", f"'trainer' {empty} 'engine' states 8")]
+    assert layout_findings(Slices(0), [], exported=[]) == []  # neither knows them
+    wrong = "'engine' states ('weight', (8, 8)) as a parameter of 'policy', which is not"
+    [(code, message)] = layout_findings(Replicas(), [("weight", (8, 8))], exported=WEIGHTS)
+    assert (code, message) == ("HF739", f"{wrong} an hfdsl.protocols.layouts.Parameter")
+
+
+def test_an_empty_list_of_what_a_layout_cuts() -> None:
+    class Declaring(Engine):
+        state_parameters = staticmethod(Engine.state_parameters)
+
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=Slices(0))
+        def load(self, weights: dict[str, list[float]]) -> None: ...
+
+    trainer = hf.place(Trainer, pool=hf.ResourcePool([2], name="train"), mesh=SLICED)
+    engine = hf.place(Declaring, pool=hf.ResourcePool([2], name="engines"), mesh=SLICED)
+    [finding] = plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64}).findings
+    assert finding.message == "'engine' states an empty list of parameters of 'policy', but declares a layout of them"
 
 
 def test_a_role_that_states_nothing_is_not_blamed() -> None:

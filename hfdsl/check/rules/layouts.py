@@ -27,7 +27,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.slices import narrower
-from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_patterns, unused_layouts
+from hfdsl.check.rules.stated_parameters import parameters_are_stated_once
+from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
 from hfdsl.protocols.layouts import (
@@ -51,6 +52,9 @@ FLOATS = ("float64", "float32", "bfloat16", "float16")
 def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
     """HF730 to HF739: the parameters and layouts of both sides of each sync fit each other."""
     for sync in weight_syncs(context.program.graph, context.program.deployment):
+        if misstated := list(parameters_are_stated_once(sync)):
+            yield from misstated
+            continue
         layouts = dict[str, Layout]()
         for side in (sync.source, sync.target):
             layout = _layout(side)
@@ -86,7 +90,6 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
 
 def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
     pairs = list(sync.pairs(source, target))
-    yield from unmatched_patterns(sync, source, target)
     if (exported := sync.source.parameters) and (loaded := sync.target.parameters):
         yield from _names(sync, exported, loaded, pairs, source, target)
         unequal = [*_shapes(sync, pairs), *_dtypes(sync, pairs)]
@@ -103,6 +106,8 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
         if (problem := _problem(layouts[side.effect.kind], representatives, side.placement.mesh)) is not None
     }
     yield from _uncut(context, sync, uncut)
+    if not uncut:
+        yield from unmatched_parts(sync, source, target)
     if groups and not uncut and sync.declared:
         yield from _fused(sync, representatives, source, target)
         yield from _unproved(sync, groups, source, target)

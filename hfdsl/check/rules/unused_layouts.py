@@ -1,16 +1,34 @@
-"""Layouts of which nothing comes: no role states the parameters, or the layout itself is not known."""
+"""Layouts of which nothing comes: no role states the parameters, or those that they cut, or they are not known."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync
-from hfdsl.protocols.layouts import ByName, Composed, Generation, Layout, Replicas, StandardLayout, Tied
+from hfdsl.protocols.layouts import (
+    ByName,
+    Composed,
+    Experts,
+    Generation,
+    Layout,
+    Only,
+    Replicas,
+    Stages,
+    StandardLayout,
+    Tied,
+    generation_groups,
+)
+from hfdsl.protocols.mesh import Mesh, axis_size
 from hfdsl.types.batches import nearest
 
 MOST_NAMES = 3
 """How many parameters a message names."""
+
+TOO_MANY = "the last ranks would hold too little: give the layout the number that the model has"
+"""The effect of layers or experts that a model does not have."""
 
 
 def unused_layouts(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[Finding]:
@@ -77,39 +95,89 @@ def _of_another_constructor(sync: WeightSync) -> Iterator[Finding]:
         return
 
 
-def unmatched_patterns(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
-    """HF738: a pattern of a layout by name that no parameter has, so that the parameter meant by it is not cut."""
+def unmatched_parts(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
+    """HF738: a name, layers or experts of a layout that no parameter has, so that it cuts nothing, or unevenly."""
     for side, layout in zip((sync.source, sync.target), layouts, strict=True):
         names = [parameter.name for parameter in side.parameters or ()]
-        for pattern in _unmatched(layout, names) if names else ():
-            near = nearest(pattern, names)
+        for problem, note in _unmatched(layout, side.placement.mesh, names, f"'{side.role}'") if names else ():
             yield Finding(
                 "HF738",
-                f"the layout of '{side.node.label}' has a part for {pattern!r}, but '{side.role}' states no parameter "
-                "of that name",
+                f"the layout of '{side.node.label}' {problem}",
                 Label(side.node.op.signature.span, f"declares the layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
                 (Label(side.placement.span, f"'{side.role}' is placed here"),),
-                notes=(f"it states {near!r}" if near else f"it states {', '.join(map(repr, names[:MOST_NAMES]))}",),
+                notes=(note,),
             )
             return
 
 
-def _unmatched(layout: object, names: Sequence[str]) -> Iterator[str]:
-    """The plain names of layouts by name, here or in parts, that are not among these.
-
-    A pattern such as ``*.k_proj.weight`` may be meant for several models, of which one has no such parameter.
-    """
+def _unmatched(layout: object, mesh: Mesh, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
+    """The parts of a layout for parameters that are not among these, each in words and with a note."""
     parts: tuple[StandardLayout, ...] = ()
     match layout:
         case ByName():
-            yield from (pattern for pattern in layout.layouts if pattern not in names and not set(pattern) & set("*?["))
             parts = (*layout.layouts.values(), layout.otherwise)
+            yield from _unmatched_patterns(layout, names, role)
+        case Stages() if axis_size(mesh, layout.axis) > 1:
+            yield from _unmatched_layers(layout, names, role)
+        case Experts() if Only(axis=layout.axis, at=()).parts(mesh) > 1:
+            experts = _numbers(layout.number, names)
+            if experts and max(experts) + 1 < layout.count:  # a model without experts may share the layout
+                yield (
+                    f"has {layout.count} experts, but {role} states {_count(names)}, of {max(experts) + 1} experts",
+                    TOO_MANY,
+                )
         case Composed():
             parts = layout.layouts
-        case Tied() | Generation():
+        case Tied():
+            names = [*names, *map(layout.stored_as, names)]
             parts = (layout.layout,)
+        case Generation():
+            parts, mesh = (layout.layout,), generation_groups(mesh)
     for part in parts:
-        yield from _unmatched(part, names)
+        yield from _unmatched(part, mesh, names, role)
+
+
+def _unmatched_patterns(layout: ByName, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
+    """A name that no parameter has; or patterns, such as ``*.k_proj.weight``, if all of them match none.
+
+    Some of several patterns may be meant for other models.
+    """
+    absent = [pattern for pattern in layout.layouts if not any(fnmatchcase(name, pattern) for name in names)]
+    exact = next((pattern for pattern in absent if not set(pattern) & set("*?[")), None)
+    if exact is not None:
+        near = nearest(exact, names)
+        note = f"it states {near!r}" if near else _first_names(names)
+        yield f"has a part for {exact!r}, but {role} states no parameter of that name", note
+    elif absent and len(absent) == len(layout.layouts):
+        patterns = ", ".join(map(repr, absent))
+        yield (
+            f"has parts for {patterns}, but none of the {_count(names)} of {role} has such a name",
+            _first_names(names),
+        )
+
+
+def _unmatched_layers(layout: Stages, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
+    """Layers that no parameter is of, or numbers in names that the layout does not take for layers."""
+    layers = _numbers(layout.number, names)
+    numbered = [name for name in names if re.search(r"(^|\.)\d+\.", name)]
+    if layers and max(layers) + 1 < layout.layers:
+        yield f"has {layout.layers} layers, but {role} states {_count(names)}, of {max(layers) + 1} layers", TOO_MANY
+    elif numbered and not layers:
+        problem = f"has {layout.layers} layers, but finds none in the names of the {_count(names)} of {role}"
+        yield problem, _first_names(numbered)
+
+
+def _numbers(pattern: str, names: Sequence[str]) -> set[int]:
+    return {int(match[1]) for name in names if (match := re.search(pattern, name)) is not None}
+
+
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names)} parameter{'s' * (len(names) > 1)}"
+
+
+def _first_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"it states {', '.join(map(repr, names[:MOST_NAMES]))}{more}"
 
 
 def _stating(side: SyncSide) -> str:
