@@ -33,6 +33,9 @@ from hfdsl.types.columns import ColumnSpec
 
 DECLARE = "a loss or method with importance ratios to the log-probs of sampling declares the lag that it corrects for"
 
+LEARNING = "to_version"
+"""The column with the version of the policy that learns from a row."""
+
 
 def losses_correct_lags(context: Context) -> Iterator[Finding]:
     """HF749: what trains on rows of a queue corrects for the lag that they may have."""
@@ -49,6 +52,25 @@ def losses_correct_lags(context: Context) -> Iterator[Finding]:
             (Label(versions.reader.span, f"made under '{state.state}'"), *_queues(context, node)),
             notes=(f'{DECLARE}: @hf.corrects("{state.state}", lag={versions.lag})',),
         )
+
+
+def staleness_is_counted_behind_queues(context: Context) -> Iterator[Finding]:
+    """HF749: the version of a policy that learns from rows is counted in the stage where it does."""
+    graph, stage_of = context.program.graph, context.program.split.of
+    for node, state, versions in _lagging_updates(context):
+        for column in context.program.origins.columns(node.id):
+            stored = stored_column(graph, column.ref) if column.name == LEARNING else None
+            maker = graph.nodes[stored.node] if isinstance(stored, Ref) else node
+            if stage_of[maker.id] != stage_of[node.id] and not isinstance(maker.op, Input):
+                yield Finding(
+                    "HF749",
+                    f"'{node.label}' takes '{LEARNING}' from '{maker.label}' in front of the queue, by which every row "
+                    f"is 0 updates old, but rows were made under '{state.state}' {_ago(versions)}",
+                    Label(maker.span, "counts the version of an earlier stage"),
+                    (Label(node.span, "trains on older rows"), *_queues(context, node)),
+                    notes=(f"call '{maker.label}' with the rows that come from the queue",),
+                )
+                break
 
 
 def ratios_are_of_the_sampling_policy(context: Context) -> Iterator[Finding]:
@@ -252,4 +274,5 @@ def _ago(versions: Versions) -> str:
 def all_rules(context: Context) -> Iterator[Finding]:
     """Every rule of this module; a program without queues pays for none of them."""
     if context.program.split.queues:
-        yield from chain(losses_correct_lags(context), ratios_are_of_the_sampling_policy(context))
+        rules = losses_correct_lags, staleness_is_counted_behind_queues, ratios_are_of_the_sampling_policy
+        yield from chain.from_iterable(rule(context) for rule in rules)
