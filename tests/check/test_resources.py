@@ -435,6 +435,26 @@ def test_a_pool_that_is_smaller_than_its_mesh_can_grow_where_the_cluster_has_roo
     assert not any("slots: processes" in line for line in helped(4, left, b=right)), "a part of another pool"
 
 
+def test_where_dp_cannot_fill_a_pool_other_slices_do_or_another_pool() -> None:
+    def helped(processes: list[int], mesh: hf.Mesh, gpus: int | None = None) -> tuple[str, ...]:
+        cluster = None if gpus is None else hf.Cluster(hf.Nodes(1, gpus=gpus, gpu_memory_gib=80, cpus=64))
+        place = hf.place(Role, pool=hf.ResourcePool(processes, name="x"), mesh=mesh)
+        [finding] = one.check(hf.Deployment(a=place), ROWS, cluster=cluster).findings
+        assert finding.code == "HF501"
+        return finding.help
+
+    two, filled = "give pool 'x' 2 slots: processes [2]", ": the pool is then filled"
+    assert helped([1], hf.Mesh(tp=2)) == (f"use hf.Mesh(){filled}", two), "[1, 1] would cut tp"
+    assert helped([1], hf.Mesh(tp=2), gpus=2)[-1] == "give pool 'x' 2 slots: processes [1, 1]", "both on one node"
+    assert helped([1], hf.Mesh(tp=2), gpus=1) == (f"use hf.Mesh(){filled}",), "no room"
+    split = "split the pool: pool.split([4, 2])"
+    assert helped([6], hf.Mesh(tp=4)) == (
+        f"use hf.Mesh(dp=2, tp=3) or hf.Mesh(dp=3, tp=2) or hf.Mesh(tp=6){filled}",
+        split,
+    )
+    assert helped([4, 2], hf.Mesh(dp=2, tp=4))[-1] == "give pool 'x' 8 slots: processes [4, 4]"
+
+
 def test_on_a_mesh_that_does_not_fill_its_pool_only_what_the_mesh_has_is_required() -> None:
     def codes(role: type[Model], heads: int, mesh: hf.Mesh) -> set[str]:
         place = hf.place(role, heads, 4, pool=hf.ResourcePool([8]), mesh=mesh)

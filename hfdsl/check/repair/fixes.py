@@ -20,6 +20,8 @@ from hfdsl.check.repair.alternatives import with_moved_roles, with_placements
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import with_edits
 from hfdsl.check.requirements import Scope, holds, names
+from hfdsl.check.rules.slices import narrower
+from hfdsl.check.rules.tensor_groups import crossings
 from hfdsl.check.sources import argument_span, call_at, source_text, span_of
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
@@ -29,6 +31,7 @@ from hfdsl.graph.program import Input, Node, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.dims import Answer, Size
+from hfdsl.types.numbers import divisors
 
 
 def nearest_names(misuse: Misuse) -> Iterator[Suggestion]:
@@ -196,7 +199,7 @@ def _rewritten(
 
 
 def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
-    """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh.
+    """As many data-parallel ranks as fill the pool, or else other slices, or a part of the pool as large as the mesh.
 
     The roles have one mesh, on one pool.
     """
@@ -214,6 +217,9 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
         changed = {role: replace(deployment[role], mesh=replace(mesh, dp=dp)) for role in roles}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
         yield Suggestion((Change(words, partial(with_moved_roles, changed), fix),))
+    else:
+        nearest = sorted(divisors(slots), key=lambda tp: abs(tp - mesh.tp))
+        yield from narrower(context, {role: deployment[role] for role in roles}, nearest, ": the pool is then filled")
     if ranks < slots:
         part, _ = place.pool.split([ranks, slots - ranks])
         changed = {role: replace(deployment[role], pool=part) for role in roles}
@@ -224,23 +230,32 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
 
 
 def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
-    """A larger pool, if the mesh has more ranks than the pool has slots, and the cluster certainly has room for them.
+    """A larger pool, if the mesh has more ranks than the pool has slots, with as many slots on a node, or on one node.
 
-    The roles have one mesh on the pool, and no other role uses its devices. Nodes keep their number of slots.
+    The roles have one mesh on the pool, and no other role uses its devices. A described cluster certainly has room for
+    them; without one, a pool is suggested if no other number of data-parallel ranks fills this one.
     """
     place, current = deployment[roles[0]], context.program.deployment
-    pool, ranks = place.pool, place.mesh.world_size
+    pool, mesh, ranks = place.pool, place.mesh, place.mesh.world_size
     others = [placement.pool for role, placement in deployment.items() if role not in roles]
     shared = pool.parts or pool.part_of or any(pool in roots(other_pool) for other_pool in others)
-    if current is None or context.cluster is None or shared or ranks <= pool.world_size:
+    if current is None or shared or ranks <= pool.world_size:
         return
-    per_node = max(pool.processes)
-    processes = [min(per_node, ranks - first) for first in range(0, ranks, per_node)]
-    larger = ResourcePool(processes, pool.use_gpu, pool.name)
-    changes = {role: replace(deployment[role], pool=larger) for role in roles}
-    if has_capacity(context.cluster, with_placements(current, {**deployment, **changes})):
-        words = f"give pool '{pool.name}' {ranks} slots: processes {shape(processes)}"
-        yield Suggestion((Change(words, partial(with_moved_roles, changes)),))
+    if context.cluster is None and not pool.world_size % (mesh.pp * mesh.tp):
+        return
+    per_node, crossed = max(pool.processes), len(list(crossings(context)))
+    for width in dict.fromkeys((per_node, ranks)):
+        processes = [min(width, ranks - first) for first in range(0, ranks, width)]
+        larger = ResourcePool(processes, pool.use_gpu, pool.name)
+        changes = {role: replace(deployment[role], pool=larger) for role in roles}
+        moved = with_placements(current, {**deployment, **changes})
+        after = with_moved_roles(changes, context)
+        if after is None or len(list(crossings(after))) > crossed:
+            continue
+        if context.cluster is None or has_capacity(context.cluster, moved):
+            words = f"give pool '{pool.name}' {ranks} slots: processes {shape(processes)}"
+            yield Suggestion((Change(words, partial(with_moved_roles, changes)),))
+            return
 
 
 def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggestion]:

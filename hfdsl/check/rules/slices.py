@@ -23,6 +23,9 @@ from hfdsl.types.numbers import divisors
 MAX_CHANGES = 3
 """How many meshes a help line names."""
 
+DIVIDED = ": tp then divides the model and the pool is filled"
+"""The effect of other slices."""
+
 
 def tp_divides_models(context: Context) -> Iterator[Finding]:
     """Sliced sizes, such as heads, are multiples of ``tp``; roles with the same sizes share a finding.
@@ -57,7 +60,9 @@ def _finding(context: Context, tp: int, sizes: Mapping[str, int], places: Mappin
     )
 
 
-def narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
+def narrower(
+    context: Context, places: Mapping[str, Placement[Any]], nearest: Sequence[int], why: str = DIVIDED
+) -> Iterator[Suggestion]:
     """Meshes of the nearest sizes that divide the model, with dp to fill the pools."""
     changes: list[Change] = []
     for size in nearest:
@@ -66,7 +71,7 @@ def narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Se
         changed = {name: narrowed for name, place in places.items() if (narrowed := with_tp(place, size)) is not None}
         if len(changed) == len(places) and works(context, changed):
             changes.append(Change(meshes_in_words(changed), partial(with_moved_roles, changed)))
-    yield Suggestion(tuple(changes), "use ", ": tp then divides the model and the pool is filled")
+    yield Suggestion(tuple(changes), "use ", why)
 
 
 def meshes_in_words(places: Mapping[str, Placement[Any]]) -> str:
