@@ -46,6 +46,7 @@ from hfdsl.rl.workers import (
     RewardModel,
     Sampler,
     SamplerConfig,
+    TrainingConfig,
 )
 from hfdsl.rl.workers.lora import Lora
 
@@ -98,6 +99,11 @@ def base(sequences: Sequences, actor: Actor) -> ReferenceLogProbs:
     return actor.base_log_probs(sequences)
 
 
+@hf.dataflow
+def sampled(prompts: Prompts, actor: Actor) -> ImitationMetrics:
+    return actor.imitate(actor.generate(prompts))
+
+
 class FrozenCopy(Actor):
     """An actor with a copy of its first weights."""
 
@@ -122,6 +128,31 @@ def test_an_actor_without_an_adapter_has_none_to_leave_out() -> None:
         config = replace(ActorConfig(MODEL, responses()), lora=lora)
         deployment = hf.Deployment(actor=hf.place(role, config, pool=hf.ResourcePool([1])))
         assert base.check(deployment, SIZES).without("HF709").codes == codes
+
+
+# -- engines beside trainers
+
+
+def test_an_engine_has_to_fit_beside_its_trainer() -> None:
+    """Where it samples, the actor holds 12 bytes of a weight, the engine 2 bytes, and 32 KiB of cache a token."""
+    sizes = {"model_type": "llama", "vocab_size": 64, "hidden_size": 1024, "intermediate_size": 4096}
+    sizes |= {"num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128}
+    model, engine = ModelConfig(config=sizes), responses(engine="vllm", cache_tokens=2**20 - 512)
+    per_layer = 2 * 1024 * 1024 + 2 * 1024 * 512 + 3 * 1024 * 4096 + 2 * 1024
+    weights = 2 * 64 * 1024 + 16 * per_layer + 1024
+    cache = 2**20 * 2 * 16 * 4 * 128 * 2
+    training = TrainingConfig(autocast="bfloat16")
+    deployment = hf.Deployment(actor=hf.place(Actor, ActorConfig(model, engine, training), pool=hf.ResourcePool([1])))
+
+    def found(gib: float) -> list[str]:
+        cluster = hf.Cluster(hf.Nodes(1, gpus=1, gpu_memory_gib=gib, cpus=8))
+        report = sampled.check(deployment, SIZES, cluster)
+        return [finding.message for finding in report if finding.code == "HF504"]
+
+    needed = (weights * (12 + 2) + cache) / 2**30
+    assert found(needed + 0.01) == []
+    [message] = found(needed - 0.01)
+    assert message.startswith(f"while 'actor.generate' runs, 'actor' holds {needed:.1f} GiB of each GPU")
 
 
 # -- temperatures

@@ -1,4 +1,4 @@
-"""Model memory: do the weights, gradients and optimizer states of the roles on a GPU fit into it?"""
+"""Model memory: do the weights, gradients, optimizer states and engines of the roles on a GPU fit into it?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from hfdsl.protocols.offloading import not_offloadable, resident
 from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes, parameter_count, sliced_sizes
 from hfdsl.types.numbers import byte_amount, divisors
 
-EXACT: Final = ("weights", "master weights", "gradients", "moments")
+CACHE: Final = "engine's cache"
+
+EXACT: Final = ("weights", "master weights", "gradients", "moments", "engine's weights", CACHE)
 """The parts of a role's ``gpu_bytes`` that follow from the sizes of its model; the others are estimates."""
 
 LEARNED: Final = ("gradients", "moments")
@@ -122,7 +124,8 @@ def _finding(context: Context, cluster: Cluster, places: Mapping[str, Placement[
         tuple(f"'{role}'{_model(places[role])}: {_in_words(peak.held[role])}" for role in roles),
     )
     times = peak.bytes / peak.size
-    note = f"that is {times:.1f} times a GPU: slice models by tp, shard those that learn, or take larger GPUs"
+    smaller = ", make the cache smaller" if any(CACHE in parts for parts in peak.held.values()) else ""
+    note = f"that is {times:.1f} times a GPU: slice models by tp, shard those that learn{smaller}, or take larger GPUs"
     return with_suggestions(context, finding, _remedies(context, places, roles), note, most=2)
 
 

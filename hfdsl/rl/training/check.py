@@ -34,8 +34,8 @@ AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
 DECIDED_AT_KEYS = frozenset({"HF909"})
 """Findings of a dataflow for which a configuration knows more, such as the end token of its tokenizer."""
 
-CAUSES: Mapping[str, tuple[str, ...]] = {"HF963": ("HF730", "HF731", "HF732")}
-"""Findings of a configuration, each with the findings of a dataflow that it causes: parameters that differ."""
+CAUSES: Mapping[str, tuple[str, ...]] = {"HF959": ("HF504",), "HF963": ("HF730", "HF731", "HF732")}
+"""Findings of a configuration, each with those of a dataflow that it causes: full GPUs, parameters that differ."""
 
 
 def _other_value(finding: Finding) -> Any:
