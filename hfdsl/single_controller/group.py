@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Never, Self
 
 import ray
@@ -56,7 +57,8 @@ class RayWorkerGroup:
     Workers have WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in their environment, and
     the variables of ``worker_env``. ``mesh`` arranges the ranks (default ``Mesh(dp=world_size)``). The processes must
     be up within ``timeout`` seconds; a blocking call and the roles' constructors may take ``deadline`` seconds (None:
-    no limit). To end the processes, use the group as a context manager or call ``shutdown()``.
+    no limit). With ``wait=False`` groups start at the same time; call ``wait_until_up()`` on each before anything else.
+    To end the processes, use the group as a context manager or call ``shutdown()``.
 
     Raises, before any process starts, ``ResourceError`` (HF501 for a mesh of another size, HF502 and HF505 for a pool
     that the cluster cannot hold, HF504 for one group too many on the pool, HF520 for a reserved variable, HF521 for a
@@ -78,6 +80,7 @@ class RayWorkerGroup:
         detached: bool | None = None,
         timeout: float = START_SECONDS,
         deadline: float | None = DEADLINE_SECONDS,
+        wait: bool = True,
         **former: Never,
     ) -> None:
         refuse_arguments(former)
@@ -99,10 +102,14 @@ class RayWorkerGroup:
         self.worker_names = [f"{prefix}{self._name}_{node}:{local}" for node, local in ranks]
         self.workers: list[Any] = create_actors(ray_cls_with_init, resource_pool, self.worker_names, detached, env)
         self._lease = Lease(resource_pool)
+        self._start = partial(start_actors, self.workers, self._class, resource_pool, self.mesh, timeout, deadline)
+        if wait:
+            self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Wait until the processes are up and their roles constructed; if that fails, they end."""
         try:
-            address, port, self._waiter = start_actors(
-                self.workers, ray_cls_with_init, resource_pool, self.mesh, timeout, deadline
-            )
+            address, port, self._waiter = self._start()
         except BaseException:
             self.shutdown()
             raise

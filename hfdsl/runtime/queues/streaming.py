@@ -39,6 +39,7 @@ is ever late. ``hfdsl simulate`` shows what they would do with groups that finis
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -175,12 +176,10 @@ class StageOrder:
 
 def opened_log(path: Path) -> TextIO:
     """A file to append decisions to, without the line that a killed run did not finish."""
-    file = path.open("a+", encoding="utf-8")
-    file.seek(0)
-    whole = file.read()
-    if whole and not whole.endswith("\n"):
-        file.truncate(len(whole[: whole.rfind("\n") + 1].encode()))
-    return file
+    whole = path.read_bytes() if path.is_file() else b""
+    if whole and not whole.endswith(b"\n"):
+        os.truncate(path, whole.rfind(b"\n") + 1)
+    return path.open("a", encoding="utf-8")
 
 
 class DecisionLog:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import GetTimeoutError
 
 from hfdsl.deploy.deployment import ProcessGroup, processes_per_slot
+from hfdsl.deploy.pools import devices
 from hfdsl.errors import HfError
 from hfdsl.plan.payloads import Topology
 from hfdsl.plan.plan import DRIVER, Plan
@@ -64,29 +65,38 @@ class RayGroups(RayStates):
         try:
             if self._owns_cluster:
                 connect()
-            for group in plan.groups:
-                self._start_group(group, timeout)
+            self._start(plan.groups, timeout)
             self.begin()
             self._connect()
         except BaseException:
             self.close()
             raise
 
-    def _start_group(self, group: ProcessGroup, timeout: float) -> None:
-        """Start the processes of a group, with its roles."""
-        process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, self._seed, self._patience)
-        threads = self._threads[group.name] = extra_threads(self._plans[0].deployment, group)
-        process.update_options({THREADS_OPTION: threads} if threads else {})
-        self._groups[group.name] = RayWorkerGroup(
-            self._pools.place(group.pool, timeout),
-            self._direct_groups.prepare(group.name, process),
-            worker_env=self._worker_env,
-            timeout=timeout,
-            deadline=None,  # the processes have ``timeout``; roles are constructed now
-        )
-        for role in group.roles:  # one after another, so that each can make room for the next
-            keeps = self._calls.wait_for(self._calls.call_role(role, "__init__", "construct", partial(_alone, role)))
+    def _start(self, groups: Sequence[ProcessGroup], timeout: float) -> None:
+        """Start the processes of groups, all at the same time, and construct their roles.
+
+        Roles on the same devices are constructed one after another, so that each can make room for the next.
+        """
+        for group in groups:
+            process = RayClassWithInitArgs(RankProcess, self._plans[0], group.name, self._seed, self._patience)
+            threads = self._threads[group.name] = extra_threads(self._plans[0].deployment, group)
+            process.update_options({THREADS_OPTION: threads} if threads else {})
+            self._groups[group.name] = RayWorkerGroup(
+                self._pools.place(group.pool, timeout),
+                self._direct_groups.prepare(group.name, process),
+                worker_env=self._worker_env,
+                timeout=timeout,
+                deadline=None,  # the processes have ``timeout``; roles are constructed below
+                wait=False,
+            )
+        for group in groups:
+            self._groups[group.name].wait_until_up()
+        roles = [[role for group in sharing for role in group.roles] for sharing in sharing_devices(groups)]
+        for role, keeps in self._calls.in_turns(roles, self._construct):
             self._keeps_state[role] = any(keeps)
+
+    def _construct(self, role: str) -> list[Any]:
+        return self._calls.call_role(role, "__init__", "construct", partial(_alone, role))
 
     @property
     def _patience(self) -> float:
@@ -197,9 +207,7 @@ class RayGroups(RayStates):
         if replaced & self._direct_groups.linked:
             self._direct_groups.close()
             self._direct_groups = DirectGroups(self._plans[0])
-        for group in self._plans[0].groups:
-            if group.name in replaced:
-                self._start_group(group, wait)
+        self._start([group for group in self._plans[0].groups if group.name in replaced], wait)
         self.begin()
         for plan in self._plans[1:]:
             for name in sorted(replaced):
@@ -259,6 +267,18 @@ class RayGroups(RayStates):
         self._groups.clear()
         if self._owns_cluster and ray.is_initialized():
             ray.shutdown()
+
+
+def sharing_devices(groups: Iterable[ProcessGroup]) -> list[list[ProcessGroup]]:
+    """The groups in lists that have no device in common, each in the given order."""
+    lists = list[tuple[set[tuple[str, int]], list[ProcessGroup]]]()
+    for group in groups:
+        used, sharing = set(devices(group.pool)), [group]
+        for entry in [entry for entry in lists if not used.isdisjoint(entry[0])]:
+            lists.remove(entry)
+            used, sharing = used | entry[0], [*entry[1], *sharing]
+        lists.append((used, sharing))
+    return [sharing for _, sharing in lists]
 
 
 def _alone(argument: Any, _: int) -> tuple[Any]:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from itertools import islice
 from operator import or_
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import ray
 
@@ -25,6 +26,8 @@ from hfdsl.runtime.ray.relay import as_completed
 from hfdsl.runtime.ray.relay_client import GROUP, Relays, RemoteHandle
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.waiting import fetch, succeeded
+
+T = TypeVar("T")
 
 LAUNCH = "launch(..., deadline=...)"
 ROLE = f"hf.place(..., deadline=...) or {LAUNCH}"
@@ -157,13 +160,32 @@ class RankCalls:
             DeadlineError: HF807 if a deadline passed.
             RoleError: HF806 if a body raised or a process died.
         """
-        values: dict[Any, Any] = {}
+        [(_, values)] = self.in_turns([[refs]], lambda refs: refs)
+        return values
+
+    def in_turns(
+        self, turns: Iterable[Iterable[T]], submit: Callable[[T], Sequence[Any]]
+    ) -> Iterator[tuple[T, list[Any]]]:
+        """Submit the first call of each sequence, and another one when it has ended on all ranks; yield their values.
+
+        Raises, as ``wait_for``, the first failure of any of them.
+        """
+        remaining = [iter(calls) for calls in turns]
+        running = {index: (call, submit(call)) for index, calls in enumerate(remaining) for call in islice(calls, 1)}
+        values = dict[Any, Any]()
         with self.naming_losses():
-            for ready in as_completed(refs, math.inf):
-                values |= zip(ready, fetch(ready), strict=True)
-                self._clocks.end(ready)
-                self.check()
-        return [values[ref] for ref in refs]
+            while running:
+                pending = [ref for _, refs in running.values() for ref in refs if ref not in values]
+                for ready in islice(as_completed(pending, math.inf), 1):
+                    values |= zip(ready, fetch(ready), strict=True)
+                    self._clocks.end(ready)
+                    self.check()
+                for index, (call, refs) in list(running.items()):
+                    if all(ref in values for ref in refs):
+                        yield call, [values[ref] for ref in refs]
+                        del running[index]
+                        for following in islice(remaining[index], 1):
+                            running[index] = following, submit(following)
 
     def acknowledge(self, handles: Iterable[Any]) -> None:
         """Mark calls as ended, with their values received."""
