@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
 from typing import Literal
 
 import hfdsl as hf
@@ -33,6 +35,28 @@ class Heavy(Light):
         torch.set_num_threads(1)
 
 
+class Loading(Heavy):
+    """The same, whose constructor waits as for a checkpoint."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        time.sleep(seconds)
+
+
+@hf.dataflow
+def loading(actor: Loading, critic: Loading, reference: Loading, engine: Loading) -> hf.PerRank[int]:
+    """A call of each of four roles."""
+    actor.count()
+    critic.count()
+    reference.count()
+    return engine.count()
+
+
+@hf.dataflow
+def loading_alone(actor: Loading) -> hf.PerRank[int]:
+    return actor.count()
+
+
 @hf.dataflow
 def light(role: Light) -> hf.PerRank[int]:
     return role.count()
@@ -56,6 +80,13 @@ def imported_heavy(role: Heavy) -> hf.PerRank[list[str]]:
 def deployment(role: type[Light], ranks: int) -> hf.Deployment:
     """One role on one pool."""
     return hf.Deployment(role=hf.place(role, pool=hf.ResourcePool([ranks], use_gpu=False, name="light")))
+
+
+def loading_deployment(seconds: float, names: Sequence[str]) -> hf.Deployment:
+    """Roles on pools of their own."""
+    return hf.Deployment(
+        **{name: hf.place(Loading, seconds, pool=hf.ResourcePool([1], use_gpu=False, name=name)) for name in names}
+    )
 
 
 class Bare:

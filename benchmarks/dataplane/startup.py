@@ -1,6 +1,7 @@
 """From nothing to the first answer of every worker: hfdsl beside bare actors of Ray with the same imports.
 
-``python -m benchmarks.dataplane.startup``. Each start has a cluster of its own, which runs before the clock does.
+``python -m benchmarks.dataplane.startup``. Besides, a role whose constructor waits, alone, and four of these on pools of
+their own. Each start has a cluster of its own, which runs before the clock does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.dataplane import measure
-from benchmarks.dataplane.light import Bare, Heavy, Light, deployment, heavy, imported, imported_heavy, light
+from benchmarks.dataplane.light import (
+    Bare,
+    Heavy,
+    Light,
+    deployment,
+    heavy,
+    imported,
+    imported_heavy,
+    light,
+    loading,
+    loading_alone,
+    loading_deployment,
+)
 
 
 def modules_of(flow: Any, role: type[Light]) -> list[str]:
@@ -36,6 +49,12 @@ def with_hfdsl(flow: Any, role: type[Light], ranks: int) -> None:
     """Launch and step once."""
     with flow.compile(deployment(role, ranks)).launch("ray") as running:
         assert sum(running.step()) == ranks
+
+
+def with_pools(flow: Any, names: Sequence[str]) -> None:
+    """Launch roles on pools of their own, and step once."""
+    with flow.compile(loading_deployment(LOADING, names)).launch("ray") as running:
+        assert running.step() == [1]
 
 
 def with_ray(modules: list[str], ranks: int) -> None:
@@ -70,7 +89,10 @@ def seconds(action: Callable[[], object], store: int) -> float:
         return time.perf_counter() - start
 
 
-PATHS = ("light", "torch", "verl")
+PATHS = ("light", "torch", "pools", "verl")
+
+LOADING = 10.0
+"""The seconds that a constructor waits, as for a checkpoint."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -94,6 +116,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             actions["**hfdsl**, roles with torch"] = lambda: with_hfdsl(heavy, Heavy, ranks)
             actions["bare actors, the same imports, torch"] = lambda: with_ray(large, ranks)
             actions["bare actors, torch alone"] = lambda: with_ray(["torch"], ranks)
+    if "pools" in arguments.paths:
+        actions["**hfdsl**, a role whose constructor takes 10 s"] = lambda: with_pools(loading_alone, ["actor"])
+        roles = ["actor", "critic", "reference", "engine"]
+        actions["**hfdsl**, four of them, each on a pool of its own"] = lambda: with_pools(loading, roles)
     if "verl" in arguments.paths and find_spec("verl") is not None:
         actions["verl"] = lambda: with_verl(ranks)
     wall_seconds: dict[str, list[float]] = {name: [] for name in actions}
@@ -106,11 +132,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     medians = {name: statistics.median(times) for name, times in wall_seconds.items()}
     peers = {"**hfdsl**, no torch in the roles": "bare actors, the same imports"}
     peers["**hfdsl**, roles with torch"] = "bare actors, the same imports, torch"
+    peers["**hfdsl**, four of them, each on a pool of its own"] = "**hfdsl**, a role whose constructor takes 10 s"
     cells = [
         (name, measure.number(wall), measure.number(min(wall_seconds[name])), ratio(wall, medians, peers.get(name)))
         for name, wall in medians.items()
     ]
-    print(measure.markdown(["", "s", "best", "beside bare actors"], cells))
+    print(measure.markdown(["", "s", "best", "beside its peer"], cells))
     print(f"\n{ranks} workers; {measure.machine()}; medians of {arguments.times}")
     if "verl" in arguments.paths and "verl" not in wall_seconds:
         print("without verl's row: verl cannot be imported; see benchmarks/README.md")
