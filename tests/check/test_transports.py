@@ -105,3 +105,18 @@ def test_who_reads_something_else_need_not_be_reached() -> None:
     places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), reader=hf.place(Reader, pool=CPUS))
     assert "HF524" in program.check(places, dims={B: 24}).codes
     assert "HF524" not in beside.check(places, dims={B: 24}).codes
+
+
+@pytest.mark.parametrize(("late", "decides"), [("wait", False), ("drop", True), ("refill", True)])
+def test_rows_of_a_queue_that_decides_wait_in_the_object_store(late: Any, decides: bool) -> None:
+    @hf.dataflow
+    def queued(rows: Rows, maker: Maker, reader: Reader) -> Rows:
+        return reader.read(hf.queue(maker.make(rows), lag=2, late=late))
+
+    places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), reader=hf.place(Reader, pool=APART))
+    messages = [finding.message for finding in queued.check(places, dims={B: 24}) if finding.code == "HF524"]
+    why = "it reads from a queue that decides during the run, whose rows wait in the object store"
+    assert messages == [f"role 'maker' sends by CUDA IPC, which does not reach 'reader': {why}"] * decides
+    anyhow = hf.Deployment(maker=hf.place(Maker, pool=FIRST), reader=reader)
+    transports = {edge.transport for edge in queued.compile(anyhow, dims={B: 24}).edges}
+    assert ("cuda ipc" in transports) != decides, "as the plan says"

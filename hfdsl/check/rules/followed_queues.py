@@ -15,7 +15,7 @@ from hfdsl.types.dims import Answer
 def runs_follow_queues(context: Context) -> Iterator[Finding]:
     """HF765: results, masks and stages of a program are such that its queues can decide during a run."""
     program = context.program
-    if not _decides(context):
+    if not surely_decides(context):
         return
     reported = set[int]()
     for queue, problem in queue_problems(program.graph, program.inference):
@@ -29,7 +29,7 @@ def runs_follow_groups(context: Context) -> Iterator[Finding]:
     """HF765: the groups of a step are of equally many prompts, and are alike in all queues of their stage."""
     split = context.program.split
     first = dict[int, Node]()
-    for node, queue in split.queues if _decides(context) else ():
+    for node, queue in split.queues if surely_decides(context) else ():
         groups = _groups(context, node, queue)
         stage = split.producer(node)
         neighbor = first.setdefault(stage, node)
@@ -64,7 +64,7 @@ def _uneven_prompts(context: Context, node: Node, dispatched: int) -> Iterator[F
                 return
 
 
-def _decides(context: Context) -> bool:
+def surely_decides(context: Context) -> bool:
     """Whether a queue certainly decides: late groups leave, or a batch has other rows than a step puts in."""
     program = context.program
     return not (program.split.around or program.graph.misuses or program.inference.misfits) and any(

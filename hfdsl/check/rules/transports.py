@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.rules.followed_queues import surely_decides
 from hfdsl.deploy.deployment import ProcessGroup, process_groups
 from hfdsl.deploy.pools import node_runs
 from hfdsl.graph.columns import columns_read
 from hfdsl.graph.program import RoleCall
 from hfdsl.protocols.dispatch import Functions
+
+QUEUED: Final = "it reads from a queue that decides during the run, whose rows wait in the object store"
+"""Why rows behind a queue have no direct way."""
 
 
 def transports_reach(context: Context) -> Iterator[Finding]:
@@ -32,8 +37,8 @@ def transports_reach(context: Context) -> Iterator[Finding]:
                 notes=("leave out transport=: values then go directly where they can",),
             )
             continue
-        for reader in _readers(context, name):
-            why = _unreachable(groups[name], groups[reader])
+        for reader, queued in _readers(context, name):
+            why = QUEUED if queued else _unreachable(groups[name], groups[reader])
             if why is not None:
                 yield Finding(
                     "HF524",
@@ -45,18 +50,20 @@ def transports_reach(context: Context) -> Iterator[Finding]:
                 break
 
 
-def _readers(context: Context, name: str) -> Iterator[str]:
-    """The roles with a method that takes what a role makes; a pair of functions receives it in the driver."""
-    nodes, readers = context.program.graph.nodes, dict[str, None]()
+def _readers(context: Context, name: str) -> Iterator[tuple[str, bool]]:
+    """The roles with a method that takes what a role makes, and whether that comes from a queue that decides.
+
+    A pair of functions receives it in the driver.
+    """
+    nodes, readers = context.program.graph.nodes, dict[tuple[str, bool], None]()
+    split, decides = context.program.split, surely_decides(context)
     for node in nodes:
         if not isinstance(node.op, RoleCall) or context.program.placement(node) is None or _by_functions(node.op):
             continue
-        producers = (nodes[source].op for source, _ in columns_read(context.program.graph, node.id))
-        if any(
-            isinstance(producer, RoleCall) and producer.role == name and not _by_functions(producer)
-            for producer in producers
-        ):
-            readers[node.op.role] = None
+        for source, _ in columns_read(context.program.graph, node.id):
+            producer = nodes[source].op
+            if isinstance(producer, RoleCall) and producer.role == name and not _by_functions(producer):
+                readers[node.op.role, decides and split.of[source] != split.of[node.id]] = None
     yield from readers
 
 
