@@ -113,7 +113,8 @@ def test_rows_of_a_queue_that_decides_wait_in_the_object_store(late: Any, decide
     def queued(rows: Rows, maker: Maker, reader: Reader) -> Rows:
         return reader.read(hf.queue(maker.make(rows), lag=2, late=late))
 
-    places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), reader=hf.place(Reader, pool=APART))
+    reader = hf.place(Reader, pool=APART)
+    places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), reader=reader)
     messages = [finding.message for finding in queued.check(places, dims={B: 24}) if finding.code == "HF524"]
     why = "it reads from a queue that decides during the run, whose rows wait in the object store"
     assert messages == [f"role 'maker' sends by CUDA IPC, which does not reach 'reader': {why}"] * decides
