@@ -1,7 +1,7 @@
 """From nothing to the first answer of every worker: hfdsl beside bare actors of Ray with the same imports.
 
-``python -m benchmarks.dataplane.startup``. Besides, a role whose constructor waits, alone, and four of these on pools of
-their own. Each start has a cluster of its own, which runs before the clock does.
+``python -m benchmarks.dataplane.startup``. Besides, a role whose constructor waits, alone, and four of these on pools
+of their own. Each start has a cluster of its own, which runs before the clock does.
 """
 
 from __future__ import annotations
