@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
+from operator import add
 
 from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
 from hfdsl.errors import HfError
@@ -67,7 +68,7 @@ class SyncTraffic:
     @property
     def added(self) -> Mapping[str, int]:
         """The extra GPU memory of a target rank while it loads or reshards."""
-        arriving = {"arriving weights": self.received if self.copied else self.peak - self.needed}
+        arriving = {"arriving weights": self.peak - self.needed}
         if not self.within:
             return arriving
         return {"generation slices": self.needed if self.redundant else self.received, **arriving}
@@ -119,7 +120,7 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             needed=max(schedule.needed),
             received=max(schedule.received),
             redundant=_redundant(sync, schedule),
-            peak=max(schedule.peak),
+            peak=max(map(add, schedule.needed, schedule.received) if at_once else schedule.peak),
             moved=moved,
             buckets=buckets,
             gathers=bool(schedule.gather_groups),

@@ -145,7 +145,7 @@ def test_weights_that_are_read_in_the_memory_of_others_are_there_as_a_whole(prog
     engine = hf.place(InFlight, *WEIGHTS, layout=Slices(0), pool=pool, colocate=False)
     plan = program.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
     [sync] = plan.syncs
-    assert (sync.received, sync.copied) == (160, 160)
+    assert (sync.received, sync.copied, sync.peak) == (160, 160, 320)
     [peak] = gpu_peaks(plan, plan.syncs)
     assert peak.step == f"engine.{step}"
     assert peak.roles == {
