@@ -13,6 +13,7 @@ A role states a fact with a plain static method, which takes the constructor's a
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
 | ``misses_end`` | the token that its model ends a text with, where its responses go on after that; else None |
+| ``obstacles`` | why it cannot be constructed, as ``Obstacle``; it takes the mesh first |
 | ``parameter_count`` | the number of parameters of its model; None if unknown |
 | ``policy_temperature`` | the number that logits are divided by, to sample and for log-probs |
 | ``repeats_responses`` | why all responses to a prompt are the same, such as ``"top_k = 1"``; None if they differ |
@@ -59,6 +60,27 @@ class Resharding:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A reason why a role cannot be constructed with its configuration on its mesh, and what removes it.
+
+    ``setting`` is the one at fault, as a path of names in the configuration: each of ``values`` instead would do.
+    ``conflicts`` are other settings that it does not fit, or the ``"mesh"``, each with its value in words.
+    """
+
+    code: str
+    text: str
+    setting: str = ""
+    values: tuple[object, ...] = ()
+    help: str = ""
+    conflicts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def message(self) -> str:
+        """The message of the error that the constructor raises."""
+        return f"{self.text}; {self.help}" if self.help else self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Learning:
     """How the parameters of a role learn.
 
@@ -101,6 +123,23 @@ def call_obstacles(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     fact = _stated(role, "call_obstacles", args, kwargs)
     entries = fact.items() if isinstance(fact, Mapping) else ()
     return {method: obstacle for method, obstacle in entries if isinstance(obstacle, str)}
+
+
+def obstacles(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Obstacle, ...]:
+    """Why a role cannot be constructed so; none if the role states none.
+
+    >>> class Policy:
+    ...     @staticmethod
+    ...     def obstacles(mesh: Mesh, lora: bool) -> list[Obstacle]:
+    ...         return [Obstacle("HF715", f"tp = {mesh.tp} slices the adapter")] if lora and mesh.tp > 1 else []
+    >>> [obstacle.message for obstacle in obstacles(Policy, Mesh(tp=2), (True,), {})]
+    ['tp = 2 slices the adapter']
+    >>> obstacles(Policy, Mesh(), (True,), {}), obstacles(object, Mesh(tp=2), (True,), {})
+    ((), ())
+    """
+    fact = _stated(role, "obstacles", (mesh, *args), kwargs)
+    entries = fact if isinstance(fact, (list, tuple)) else ()
+    return tuple(obstacle for obstacle in entries if isinstance(obstacle, Obstacle))
 
 
 def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:

@@ -13,7 +13,9 @@ from tests.check.test_ready_roles import check, places, responses
 
 
 def ending(own: Any, ends: tuple[int, ...] | None) -> dict[str, hf.Placement[Any]]:
-    model = ModelConfig(config={"model_type": "llama", "vocab_size": 64, "eos_token_id": own}, end_tokens=ends)
+    model = ModelConfig(
+        config={"model_type": "llama", "pad_token_id": 0, "vocab_size": 64, "eos_token_id": own}, end_tokens=ends
+    )
     pool = hf.ResourcePool([1], name="pool")
     return {**places(), "actor": hf.place(Actor, ActorConfig(model, responses()), pool=pool)}
 

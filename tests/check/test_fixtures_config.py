@@ -98,7 +98,9 @@ def test_an_engine_of_truncated_samples_is_not_measured() -> None:
     assert report.codes == ("HF727",)
 
 
-IN_SOURCES = ("hf812_arguments", "hf812_function", "hf812_pad", "hf812_token")
+IN_SOURCES = (
+    "hf812_arguments", "hf812_function", "hf812_no_model", "hf812_no_rule", "hf812_pad", "hf812_token", "hf812_tokens",
+)  # fmt: skip  # a list of names
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hfdsl.rl.workers.config import ModelConfig
 from tests.check.prelude import B, Dispatch, Engine, Trainer, engine_layout, register
 from tests.check.prelude import Prompts as Ids
 
-SIZES = {"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
+SIZES = {"model_type": "llama", "pad_token_id": 0, "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
 SIZES |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 GENERATION = GenerationConfig(max_tokens=2)
 ACTOR = ActorConfig(ModelConfig(config=SIZES), GENERATION)

@@ -51,7 +51,7 @@ from hfdsl.rl.workers import (
 from hfdsl.rl.workers.lora import Lora
 
 SIZES = {B: 8, P: 16, R: 32}
-MODEL = ModelConfig(config={"model_type": "llama", "vocab_size": 64})
+MODEL = ModelConfig(config={"model_type": "llama", "pad_token_id": 0, "vocab_size": 64})
 
 
 def responses(**changes: Any) -> GenerationConfig:
@@ -135,7 +135,7 @@ def test_an_actor_without_an_adapter_has_none_to_leave_out() -> None:
 
 def test_an_engine_has_to_fit_beside_its_trainer() -> None:
     """Where it samples, the actor holds 12 bytes of a weight, the engine 2 bytes, and 32 KiB of cache a token."""
-    sizes = {"model_type": "llama", "vocab_size": 64, "hidden_size": 1024, "intermediate_size": 4096}
+    sizes = {"model_type": "llama", "pad_token_id": 0, "vocab_size": 64, "hidden_size": 1024, "intermediate_size": 4096}
     sizes |= {"num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128}
     model, engine = ModelConfig(config=sizes), responses(engine="vllm", cache_tokens=2**20 - 512)
     per_layer = 2 * 1024 * 1024 + 2 * 1024 * 512 + 3 * 1024 * 4096 + 2 * 1024

@@ -28,7 +28,7 @@ def of(tokens: int, *others: str, other: int) -> dict[str, hf.Placement[Any]]:
 
 
 def model(tokens: int) -> ModelConfig:
-    return ModelConfig(config={"model_type": "llama", "vocab_size": tokens})
+    return ModelConfig(config={"model_type": "llama", "pad_token_id": 0, "vocab_size": tokens})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hfdsl.testing import BrokenLayoutError, check_layout, check_layouts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
 
-SIZES = {"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
+SIZES = {"model_type": "llama", "pad_token_id": 0, "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32}
 SIZES |= {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 

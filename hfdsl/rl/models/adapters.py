@@ -28,7 +28,6 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from hfdsl.errors import ResourceError
-from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.hub import hub_name
 from hfdsl.rl.workers.lora import TILE_BYTES, Lora, large_rank, matches, missing_target
 from hfdsl.rl.workers.model_config import FloatDType
@@ -40,17 +39,14 @@ BASE: Final = "base_layer"
 """peft's name of the layer inside an adapted one."""
 
 
-def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup, autocast: FloatDType | None = None) -> None:
+def add_adapters(model: Any, lora: Lora, seed: int, autocast: FloatDType | None = None) -> None:
     """Put a new adapter into a model and freeze the rest; adapters are drawn on the CPU, equal on all ranks.
 
     ``autocast`` is the dtype of matrix products in all passes of this model.
 
     Raises:
-        ResourceError: HF710 without peft; HF812 for a model in slices; HF962 for targets that the model does not have,
-            or a rank too large for one.
+        ResourceError: HF710 without peft; HF962 for targets that the model does not have, or a rank too large for one.
     """
-    if tp.size > 1:
-        raise ResourceError("HF812", f"lora and the mesh axis tp={tp.size} cannot be combined; leave one out")
     if find_spec("peft") is None:
         raise ResourceError("HF710", "lora needs the package peft, which is not installed; pip install 'hfdsl[lora]'")
     from peft import (  # pyright: ignore[reportMissingImports]  # optional

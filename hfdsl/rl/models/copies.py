@@ -220,7 +220,7 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
     model = load(config)
     config_of_engine, apart = engine_config(model), apart_in_engine(generation, lora, model)
     if lora is not None:
-        add_adapters(model, lora, config.seed, SoleRank())
+        add_adapters(model, lora, config.seed)
     initial = Policy(model, 1.0, SoleRank())
     model_to_host(initial)  # the engine needs the device
     state = initial.state_dict()

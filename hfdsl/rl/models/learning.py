@@ -38,7 +38,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-from hfdsl.errors import HfError, ResourceError
+from hfdsl.errors import HfError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.models.device import device
@@ -49,6 +49,7 @@ from hfdsl.rl.models.offloading import model_to_device, model_to_host, optimizer
 from hfdsl.rl.models.sharding import is_sharded, local_part, shard, sharded_like
 from hfdsl.rl.models.tensor_parallel import parameters_with_partial_gradients, sliced_parameters
 from hfdsl.rl.workers.config import OptimizerConfig, TrainingConfig
+from hfdsl.rl.workers.obstacles import refuse, schedule_obstacles
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,6 @@ class Learner:
     """A module and its optimizer."""
 
     def __init__(self, module: Policy | Scorer, model: Any, config: TrainingConfig, peers: AxisGroup) -> None:
-        lr_factor(config.optimizer, config.optimizer.warmup_steps)  # refuses a schedule without an end
         if config.checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", None)  # newer versions
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -209,8 +209,8 @@ def lr_factor(config: OptimizerConfig, step: int) -> float:
         return (step + 1) / config.warmup_steps
     if config.schedule == "constant":
         return 1.0
-    if config.total_steps is None:
-        raise ResourceError("HF812", f"schedule={config.schedule!r} needs total_steps, the update at which it ends")
-    progress = min((step - config.warmup_steps) / max(config.total_steps - config.warmup_steps, 1), 1.0)
+    refuse(schedule_obstacles(config))
+    total_steps = config.total_steps or config.warmup_steps
+    progress = min((step - config.warmup_steps) / max(total_steps - config.warmup_steps, 1), 1.0)
     shape = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * shape

@@ -20,6 +20,7 @@ from hfdsl.rl.models.compilation import compile_blocks
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.tensor_parallel import parallelize, tensor_parallel_plan
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.obstacles import missing_token, model_obstacles, refuse
 from hfdsl.rl.workers.special_tokens import PAD_ADVICE, no_pad_token
 
 _PROGRESS_HOOK = Lock()
@@ -43,8 +44,6 @@ def load(config: ModelConfig, tp: AxisGroup | None = None, *, output_layer: bool
         raise ResourceError(
             "HF812", f"the mesh axis tp={tp.size} needs a process for every rank on a GPU, as on the Ray backend"
         )
-    if tp.size > 1 and config.compile:
-        raise ResourceError("HF812", f"compile=true and the mesh axis tp={tp.size} cannot be combined; leave one out")
     folder = None if config.path is None else model_folder(config.path)
     settings = _transformers_config(config, folder)
     name = repr(config.path or settings.model_type)
@@ -170,12 +169,7 @@ def _transformers_config(config: ModelConfig, folder: Path | None) -> Any:
     if folder is not None:
         arguments.pop("model_type", None)
         return AutoConfig.from_pretrained(folder, **arguments)
-    if "model_type" not in arguments:
-        raise ResourceError(
-            "HF812",
-            'a ModelConfig needs path="folder of a saved model" or config={"model_type": "llama", ...}, '
-            f"got path=None and config={config.config!r}",
-        )
+    refuse(model_obstacles(config))
     return AutoConfig.for_model(arguments.pop("model_type"), **arguments)
 
 
@@ -221,10 +215,7 @@ def _own_token(name: str, config: ModelConfig, model: Any) -> Any:
 def _check_token(field: str, token: int, config: ModelConfig, model: Any) -> None:
     tokens = getattr(model.config, "vocab_size", None)
     if tokens is not None and not 0 <= token < tokens:
-        name = config.path or model.config.model_type
-        raise ResourceError(
-            "HF812", f"ModelConfig({field}={token}): the model {name!r} has the tokens 0 to {tokens - 1}"
-        )
+        raise ResourceError("HF812", missing_token(field, token, tokens))
 
 
 def max_sequence_length(model: Any) -> int | None:

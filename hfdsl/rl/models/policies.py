@@ -34,9 +34,10 @@ from hfdsl.rl.models.sharding import (
     gathered_parameters,
 )
 from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
-from hfdsl.rl.workers.engine_adapters import adapter_problem, is_apart
+from hfdsl.rl.workers.engine_adapters import is_apart
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.model_config import FloatDType
+from hfdsl.rl.workers.obstacles import adapter_obstacles, refuse
 
 
 def policy(
@@ -51,11 +52,11 @@ def policy(
     """A policy of a causal model, sliced over the ranks of ``tp`` or with an adapter; passes autocast to ``dtype``.
 
     Raises:
-        ResourceError: HF812 for an adapter of a sliced model, HF962 for one that the model cannot have.
+        ResourceError: HF962 for an adapter that the model cannot have.
     """
     model = load(config, tp)
     if lora is not None:
-        add_adapters(model, lora, config.seed, tp, dtype)
+        add_adapters(model, lora, config.seed, dtype)
     return Policy(model, temperature, tp, packing=packing)
 
 
@@ -74,7 +75,7 @@ def scorer(
     model = load(config, tp, output_layer=False)
     if lora is None:
         return Scorer(model, saved_head(config.path), tp, packing=packing)
-    add_adapters(model.base_model, lora, config.seed, tp, dtype)
+    add_adapters(model.base_model, lora, config.seed, dtype)
     adapted = Scorer(model, saved_head(config.path), tp, packing=packing)
     adapted.score.float()  # it learns, as the adapter does
     return adapted
@@ -176,9 +177,7 @@ def apart_in_engine(generation: GenerationConfig, lora: Lora | None, model: Any)
     values = model.config.get_text_config().to_dict()
     if lora is None or not is_apart(generation, lora, values):
         return None
-    problem = adapter_problem(lora, values)
-    if problem is not None:
-        raise ResourceError("HF963", f'generation.adapter = "apart", and {problem}; set it to "merged"')
+    refuse(adapter_obstacles(lora, values))
     return lora
 
 

@@ -28,16 +28,10 @@ class RuleReward:
     """The scorer of a configuration: from the tokens of a response and its task to a number.
 
     Raises:
-        ResourceError: HF812 if the configuration names no scorer, or one that does not exist.
+        ResourceError: HF812 if the configuration names a scorer that does not exist.
     """
 
     def __init__(self, config: VerifierConfig) -> None:
-        if (config.dataset is None) == (config.function is None):
-            raise ResourceError(
-                "HF812",
-                "a VerifierConfig needs either dataset=, the name of a reasoning-gym data set, or function=, got "
-                f"dataset={config.dataset!r} and function={config.function!r}",
-            )
         self._decode = decoder(config.tokenizer)
         self._score = _dataset(config.dataset) if config.function is None else imported(config.function)
 

@@ -35,6 +35,7 @@ from hfdsl.rl.workers.config import (
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
+from hfdsl.rl.workers.obstacles import obstacles, refuse
 from hfdsl.rl.workers.slicing import drops, sliced, vocabulary
 from hfdsl.rl.workers.special_tokens import misses_end
 from hfdsl.rl.workers.state_bytes import state_bytes
@@ -58,6 +59,7 @@ class Actor(hf.Worker):
     state_parameters = staticmethod(state_parameters)
     reshards = staticmethod(reshards)
     call_obstacles = staticmethod(call_obstacles)
+    obstacles = staticmethod(obstacles)
     computes = staticmethod(computes)
     drops = staticmethod(drops)
     learning = staticmethod(learning)
@@ -72,6 +74,7 @@ class Actor(hf.Worker):
         from hfdsl.rl.models.learning import Learner
         from hfdsl.rl.models.policies import policy, sampling
 
+        refuse(obstacles(self.mesh, config))
         self.config = config
         packing, tp = config.batching.packing, self.axis("tp")
         self.policy = policy(

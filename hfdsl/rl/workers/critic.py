@@ -12,6 +12,7 @@ from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.workers.config import CriticConfig, learning
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
+from hfdsl.rl.workers.obstacles import obstacles, refuse
 from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
@@ -22,6 +23,7 @@ class Critic(hf.Worker):
     parameter_count = staticmethod(parameter_count)
     kept_bytes = staticmethod(kept_bytes)
     learning = staticmethod(learning)
+    obstacles = staticmethod(obstacles)
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)
 
@@ -29,6 +31,7 @@ class Critic(hf.Worker):
         from hfdsl.rl.models.learning import Learner
         from hfdsl.rl.models.policies import scorer
 
+        refuse(obstacles(self.mesh, config))
         self.config = config
         packing = config.batching.packing
         self.critic = scorer(config.model, self.axis("tp"), config.lora, config.training.autocast, packing=packing)

@@ -8,6 +8,7 @@ from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import ReferenceLogProbs, Sequences
 from hfdsl.rl.workers.config import ReferenceConfig, computes, policy_temperature
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
+from hfdsl.rl.workers.obstacles import obstacles, refuse
 from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
@@ -17,6 +18,7 @@ class Reference(hf.Worker):
     gpu_bytes = staticmethod(gpu_bytes)
     parameter_count = staticmethod(parameter_count)
     computes = staticmethod(computes)
+    obstacles = staticmethod(obstacles)
     policy_temperature = staticmethod(policy_temperature)
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)
@@ -24,6 +26,7 @@ class Reference(hf.Worker):
     def __init__(self, config: ReferenceConfig) -> None:
         from hfdsl.rl.models.policies import policy
 
+        refuse(obstacles(self.mesh, config))
         self.config = config
         self.policy = policy(
             config.model, config.temperature, self.axis("tp"), packing=config.batching.packing

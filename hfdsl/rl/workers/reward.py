@@ -13,6 +13,7 @@ from hfdsl.rl.losses import BradleyTerry
 from hfdsl.rl.workers.config import CriticConfig, RewardConfig, learning
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
+from hfdsl.rl.workers.obstacles import obstacles, refuse
 from hfdsl.rl.workers.slicing import sliced, vocabulary
 
 
@@ -31,12 +32,14 @@ class RewardModel(Reward):
 
     gpu_bytes = staticmethod(gpu_bytes)
     parameter_count = staticmethod(parameter_count)
+    obstacles = staticmethod(obstacles)
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)
 
     def __init__(self, config: RewardConfig) -> None:
         from hfdsl.rl.models.policies import scorer
 
+        refuse(obstacles(self.mesh, config))
         self.config = config
         self.model = scorer(config.model, self.axis("tp"), packing=config.batching.packing).requires_grad_(False)
 
@@ -74,6 +77,7 @@ class RewardLearner(Reward):
     parameter_count = staticmethod(parameter_count)
     kept_bytes = staticmethod(kept_bytes)
     learning = staticmethod(learning)
+    obstacles = staticmethod(obstacles)
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)
 
@@ -81,6 +85,7 @@ class RewardLearner(Reward):
         from hfdsl.rl.models.learning import Learner
         from hfdsl.rl.models.policies import scorer
 
+        refuse(obstacles(self.mesh, config))
         self.config = config
         packing = config.batching.packing
         self.model = scorer(config.model, self.axis("tp"), config.lora, config.training.autocast, packing=packing)

@@ -25,6 +25,7 @@ from hfdsl.rl.workers.config import (
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
+from hfdsl.rl.workers.obstacles import obstacles, refuse
 from hfdsl.rl.workers.slicing import sliced, vocabulary
 from hfdsl.rl.workers.special_tokens import misses_end
 
@@ -41,6 +42,7 @@ class Sampler(hf.Worker):
     computes = staticmethod(computes)
     concurrent_calls = staticmethod(concurrent_calls)
     misses_end = staticmethod(misses_end)
+    obstacles = staticmethod(obstacles)
     policy_temperature = staticmethod(policy_temperature)
     repeats_responses = staticmethod(repeats_responses)
     result_sizes = staticmethod(result_sizes)
@@ -50,6 +52,7 @@ class Sampler(hf.Worker):
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.copies import copy_of_policy
 
+        refuse(obstacles(self.mesh, config))
         self.copy = copy_of_policy(config, self)
 
     @register(Dispatch.THREE_D_ALL_MICRO_DP)
@@ -98,7 +101,8 @@ class InFlightSampler(Sampler):
     """
 
     in_flight_obstacle = staticmethod(in_flight_obstacle)
-    gpu_bytes = staticmethod(gpu_bytes)  # again, as the next one, since the constructor and ``load`` are its own
+    gpu_bytes = staticmethod(gpu_bytes)  # again, as the next ones, since the constructor and ``load`` are its own
+    obstacles = staticmethod(obstacles)
     state_parameters = staticmethod(state_parameters)
 
     def __init__(self, config: SamplerConfig) -> None:
@@ -106,6 +110,7 @@ class InFlightSampler(Sampler):
 
         if (why := in_flight_obstacle(config)) is not None:
             raise WiringError("HF753", f"InFlightSampler: {why}")
+        refuse(obstacles(self.mesh, config))
         self.copy = self.versioned = copy_in_flight(config, self)
 
     @register(Dispatch.THREE_D_ALL_MICRO_DP)

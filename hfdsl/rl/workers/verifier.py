@@ -6,6 +6,7 @@ from hfdsl import Dispatch, register
 from hfdsl.rl.batches import Prompts, Scores, Sequences
 from hfdsl.rl.workers.config import VerifierConfig
 from hfdsl.rl.workers.gpu_memory import no_gpu_bytes
+from hfdsl.rl.workers.obstacles import refuse, verifier_obstacles
 from hfdsl.rl.workers.reward import Reward
 
 
@@ -13,10 +14,12 @@ class Verifier(Reward):
     """Scores responses by the scorer of a reasoning-gym data set, or by a function."""
 
     gpu_bytes = staticmethod(no_gpu_bytes)
+    obstacles = staticmethod(verifier_obstacles)
 
     def __init__(self, config: VerifierConfig) -> None:
         from hfdsl.rl.models.rule_rewards import RuleReward
 
+        refuse(verifier_obstacles(self.mesh, config))
         self.rule = RuleReward(config)
 
     @register(Dispatch.THREE_D_PROTO)

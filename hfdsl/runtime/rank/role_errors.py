@@ -11,7 +11,7 @@ from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """The codes that bodies of ready roles raise: their messages are complete without a traceback through hfdsl."""
 
-TYPED = (*(f"HF95{digit}" for digit in range(8)), "HF710", "HF962", "HF963", "HF964")
+TYPED = (*(f"HF95{digit}" for digit in range(8)), "HF710", "HF715", "HF962", "HF963", "HF964")
 """The codes of engines, adapters and saved models, likewise complete; their errors have several types."""
 
 

@@ -278,7 +278,8 @@ def test_folders_without_a_model_that_fits(files: dict[str, bytes], problem: str
 def test_a_saved_policy_needs_a_pad_token() -> None:
     config = json.dumps({name: value for name, value in SAVED.items() if name != "pad_token_id"}).encode()
     text = saved("models/a", config__json=config, model__safetensors=b"weights")
-    assert only(text)[2] == "the model 'models/a' has no pad token, and responses of different lengths need one"
+    problem = "the model 'models/a' has no pad token, and responses of different lengths need one"
+    assert only(text)[2] == f"'actor': {problem}"
     Path("models/a/generation_config.json").write_text('{"pad_token_id": 0}')
     assert findings(text) == []
 

@@ -25,6 +25,7 @@ LLAMA: dict[str, Any] = {
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
     "eos_token_id": 1,
+    "pad_token_id": 0,
 }
 GIB = 2**30
 WEIGHTS = 2 * 32_000 * 2048 + 24 * (3 * 2048**2 + 3 * 2048 * 5632 + 2 * 2048) + 2048

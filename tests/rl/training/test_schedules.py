@@ -57,7 +57,7 @@ def test_a_role_that_does_not_learn_has_no_end() -> None:
 
 
 def test_a_schedule_without_an_end_is_refused_outside_of_a_configured_run() -> None:
-    with pytest.raises(ResourceError, match="HF812: schedule='linear' needs total_steps"):
+    with pytest.raises(ResourceError, match='HF812: schedule = "linear" needs total_steps'):
         lr_factor(OptimizerConfig(schedule="linear"), 0)
     assert lr_factor(OptimizerConfig(), 5) == 1.0
 

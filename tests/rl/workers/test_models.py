@@ -147,7 +147,7 @@ def test_a_saved_reward_model_scores_as_transformers_does(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (w.ModelConfig(), 'a ModelConfig needs path="folder of a saved model" or config='),
+        (w.ModelConfig(), "the model has neither a path nor a configuration with model_type"),
         (w.ModelConfig(path="nowhere"), "there is no model at 'nowhere': no config.json in it"),
         (w.ModelConfig(config={**tiny.LLAMA, "pad_token_id": None}), "the model 'llama' has no pad token"),
     ],
@@ -252,10 +252,8 @@ def letters(tokens: list[int]) -> str:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (w.VerifierConfig(dataset="no_such"), "reasoning-gym has no data set 'no_such'"),
+        (w.VerifierConfig(dataset="no_such", tokenizer=letters), "reasoning-gym has no data set 'no_such'"),
         (w.VerifierConfig(function="math:no_such"), "no function 'math:no_such'"),
-        (w.VerifierConfig(), "needs either dataset="),
-        (w.VerifierConfig(dataset="spell_backward", function="math:sqrt"), "needs either dataset="),
     ],
 )
 def test_what_a_verifier_lacks_is_reported(config: w.VerifierConfig, text: str) -> None:

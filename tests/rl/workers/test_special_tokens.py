@@ -74,8 +74,8 @@ def test_a_chat_model_ends_a_response_where_it_ends_a_turn(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"pad_token": 16}, r"HF812: ModelConfig\(pad_token=16\): the model 'llama' has the tokens 0 to 15"),
-        ({"end_tokens": (1, 99)}, r"HF812: ModelConfig\(end_tokens=99\): the model 'llama' has the tokens 0 to 15"),
+        ({"pad_token": 16}, "HF812: pad_token names the token 16, and the model has the tokens 0 to 15"),
+        ({"end_tokens": (1, 99)}, "HF812: end_tokens names the token 99, and the model has the tokens 0 to 15"),
     ],
 )
 def test_a_token_that_a_model_lacks_is_refused(config: dict[str, Any], message: str) -> None:

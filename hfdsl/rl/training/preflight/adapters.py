@@ -10,87 +10,7 @@ from hfdsl.rl.training.preflight.dataflows import ready_copies
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
-from hfdsl.rl.workers.config import ModelConfig, SamplerConfig
-from hfdsl.rl.workers.engine_adapters import adapter_problem
-from hfdsl.rl.workers.linear_layers import linear_layers, targets_of
-from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target, nearest_target
-from hfdsl.rl.workers.slicing import model_config
-
-OUTPUT = "lm_head"
-"""The output layer, which an adapter may name; loading the model decides whether it can have one."""
-
-
-def adapters_fit_models(subject: Subject) -> Iterator[Finding]:
-    """The targets of an adapter are layers of the model, and its rank is at most a side of their weights."""
-    for field, model, lora in _adapted(subject):
-        layers = linear_layers(model)
-        if layers is None:
-            continue
-        for i, target in enumerate(targets_of(lora)):
-            if not any(matches(path, target) for path in (*layers, OUTPUT)):
-                yield subject.finding(
-                    "HF962",
-                    missing_target(target, layers, f"the model of '{subject.role_of(field)}'"),
-                    f"{field}.targets",
-                    changes=tuple(
-                        SetField(f"{field}.targets", [*targets_of(lora)[:i], nearest, *targets_of(lora)[i + 1 :]])
-                        for nearest in [nearest_target(target, sorted({path.rpartition(".")[2] for path in layers}))]
-                        if nearest is not None
-                    ),
-                )
-        targeted = {
-            path: sides
-            for path, sides in layers.items()
-            if lora.targets == "all-linear" or any(matches(path, target) for target in targets_of(lora))
-        }
-        path = min(targeted, key=lambda path: min(targeted[path]), default=None)
-        if path is not None and lora.rank > min(targeted[path]):
-            largest = SetField(f"{field}.rank", min(targeted[path]))
-            yield subject.finding(
-                "HF962",
-                f"'{subject.role_of(field)}': {large_rank(lora.rank, path, targeted[path])}",
-                f"{field}.rank",
-                changes=(largest,),
-                advice=str(largest),
-            )
-
-
-def adapters_have_whole_models(subject: Subject) -> Iterator[Finding]:
-    """A model with an adapter is not sliced."""
-    for field, _ in subject.parts(Lora):
-        role = subject.role_of(field)
-        config = getattr(subject.config, role or "", None)
-        if isinstance(config, SamplerConfig) and config.generation.engine == "vllm":
-            continue  # an engine slices its adapter with its weights
-        if role is not None and subject.mesh(role).tp > 1:
-            yield subject.finding(
-                "HF715",
-                f"'{role}' has a LoRA adapter, and tp = {subject.mesh(role).tp} slices its model: the two cannot be "
-                "combined",
-                field,
-                related={f"deployment.roles.{role}.mesh": f"tp = {subject.mesh(role).tp}"},
-                notes=(f'{role}.training.sharding = "fsdp" shards a model with its adapter over dp',),
-            )
-
-
-def adapters_fit_engines(subject: Subject) -> Iterator[Finding]:
-    """An engine whose adapter is to be apart from its weights supports it."""
-    for field, model, lora in _adapted(subject):
-        role = field.rpartition(".")[0]
-        generation = getattr(getattr(subject.config, role, None), "generation", None)
-        if generation is None or generation.engine != "vllm" or generation.adapter != "apart":
-            continue
-        values = model_config(model)
-        problem = adapter_problem(lora, values) if "model_type" in values else None
-        if problem is not None:
-            yield subject.finding(
-                "HF963",
-                f"'{role}' has adapter = 'apart', and {problem}",
-                f"{role}.generation.adapter",
-                related={field: "the adapter"},
-                changes=(SetField(f"{role}.generation.adapter", "merged"),),
-                advice=f'set {role}.generation.adapter to "merged"',
-            )
+from hfdsl.rl.workers.config import ModelConfig
 
 
 def adapters_reach_samplers(subject: Subject) -> Iterator[Finding]:
@@ -145,12 +65,3 @@ def base_policies_have_adapters(subject: Subject) -> Iterator[Finding]:
     for call, message in (failing for program in subject.programs.values() for failing in failing_calls(program)):
         if subject.has(f"{call.role}.lora"):
             yield subject.finding("HF812", message, call.role)
-
-
-def _adapted(subject: Subject) -> Iterator[tuple[str, ModelConfig, Lora]]:
-    """The models with an adapter, and the adapter with its field."""
-    models = dict(subject.parts(ModelConfig))
-    for field, lora in subject.parts(Lora):
-        model = models.get(f"{field.rpartition('.')[0]}.model")
-        if model is not None:
-            yield field, model, lora

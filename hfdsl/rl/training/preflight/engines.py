@@ -41,9 +41,6 @@ SAME: Final = (
 )
 """The fields of a model's configuration that a copy must share, since weights do not carry them."""
 
-MIXTURES: Final = ("mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe")
-"""Types of models whose layers have experts, unless a configuration excludes layers."""
-
 INSTALL: Final = "it is not installed; pip install 'hfdsl[vllm]'"
 
 HELD: Final = ("weights", "master weights", "moments")
@@ -123,27 +120,6 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
             changes=(SetField(field, smaller),) if fits else (),
             advice=f"at most {smaller:,} tokens fit" if fits else NO_ROOM,
         )
-
-
-def engines_take_models(subject: Subject) -> Iterator[Finding]:
-    """An engine that receives weights has a model whose weights it can replace."""
-    for role in subject.deployment.placements:
-        config = getattr(subject.config, role, None)
-        if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "vllm":
-            continue
-        values = model_config(config.model)
-        is_dense_somewhere = values.get("mlp_only_layers") or values.get("decoder_sparse_step", 1) != 1
-        if values.get("model_type") in MIXTURES and not is_dense_somewhere and is_ready(subject.loaded.roles[role]):
-            field = f"{role}.generation.engine"
-            yield subject.finding(
-                "HF951",
-                f"'{role}' samples with vLLM, which in an update may give wrong weights to the experts of a "
-                f"{values['model_type']}",
-                field,
-                related={f"{role}.model": "a mixture of experts"},
-                changes=(SetField(field, "auto"),),
-                advice=f'set {field} to "auto"',
-            )
 
 
 def engines_have_rows(subject: Subject) -> Iterator[Finding]:

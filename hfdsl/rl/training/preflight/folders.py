@@ -14,9 +14,9 @@ from hfdsl.rl.training.preflight.sources import beside_the_output, near_paths, r
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.saved_folders import WEIGHTS, has_weights, incomplete_shards
 from hfdsl.types.foreign_text import parse_object
 
-WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
     "sentencepiece.bpe.model", "tekken.json",
@@ -25,28 +25,21 @@ LFS = b"version https://git-lfs"
 
 
 def models_are_there(subject: Subject) -> Iterator[Finding]:
-    """Every model has a folder with a configuration and weights, or a configuration for a new model."""
+    """The folder of every saved model has a configuration and weights."""
     for field, model in subject.parts(ModelConfig):
         if model.path is not None:
             yield from _model(subject, f"{field}.path", model.path)
-        elif "model_type" not in (model.config or {}):
-            yield subject.finding(
-                "HF812",
-                f"the model of '{field.removesuffix('.model')}' has neither a path nor a configuration with model_type",
-                field,
-                notes=('path = "FOLDER" of a saved model, or config = { model_type = "llama", ... } for a new one',),
-            )
 
 
 def _model(subject: Subject, field: str, text: str) -> Iterator[Finding]:
     path = local_folder(text)
-    if not path.is_dir() or (hub_name(text) is not None and not _has_weights(path)):
+    if not path.is_dir() or (hub_name(text) is not None and not has_weights(path)):
         yield _no_folder(subject, "HF812", "model", field, text)
     elif not (path / "config.json").is_file():
         changes, advice = _not_a_model(field, path)
         message = f"there is no model in '{path}': no config.json in it"
         yield subject.finding("HF812", message, field, changes=changes, advice=advice)
-    elif not _has_weights(path):
+    elif not has_weights(path):
         yield subject.finding(
             "HF812",
             f"there are no weights in '{path}': no .safetensors or .bin file",
@@ -60,7 +53,7 @@ def _model(subject: Subject, field: str, text: str) -> Iterator[Finding]:
             field,
             notes=(f"git -C {path} lfs pull",),
         )
-    elif (shards := _incomplete(path)) and (missing := [name for name in shards if not (path / name).is_file()]):
+    elif (shards := incomplete_shards(path)) and (missing := [name for name in shards if not (path / name).is_file()]):
         named = f"{missing[0]} is missing" if len(missing) == 1 else f"{missing[0]} and others are missing"
         present, count = len(shards) - len(missing), len(shards)
         yield subject.finding(
@@ -69,26 +62,6 @@ def _model(subject: Subject, field: str, text: str) -> Iterator[Finding]:
             field,
             notes=("download the folder again: the last download was not completed",),
         )
-
-
-def is_saved_model(path: Path) -> bool:
-    """Whether a folder has all files of a model, as far as their names tell."""
-    whole = all((path / name).is_file() for name in _incomplete(path))
-    return (path / "config.json").is_file() and _has_weights(path) and whole
-
-
-def _has_weights(path: Path) -> bool:
-    return any(any(path.glob(pattern)) for pattern in WEIGHTS)
-
-
-def _incomplete(path: Path) -> list[str]:
-    """The files of weights that an index names, if no index has all of its files and no file holds all weights."""
-    if any((path / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
-        return []
-    maps = [_read(index).get("weight_map") for index in sorted(path.glob("*.index.json"))]
-    named = [sorted({str(name) for name in shards.values()}) for shards in maps if isinstance(shards, Mapping)]
-    complete = any(all((path / name).is_file() for name in shards) for shards in named)
-    return [] if complete or not named else named[0]
 
 
 def _not_a_model(field: str, path: Path) -> tuple[tuple[SetField, ...], str]:

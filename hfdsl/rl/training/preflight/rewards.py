@@ -18,17 +18,9 @@ from hfdsl.types.batches import closest, nearest
 
 
 def rules_are_there(subject: Subject) -> Iterator[Finding]:
-    """A verifier has one rule, which exists."""
+    """The rule of a verifier exists."""
     for field, verifier in subject.parts(VerifierConfig):
         yield from _scorer(subject, verifier, field)
-        if (verifier.dataset is None) == (verifier.function is None):
-            both = "both" if verifier.dataset is not None else "neither"
-            yield subject.finding(
-                "HF812",
-                f"a verifier takes either a dataset or a function, and '{field}' has {both}",
-                field,
-                notes=('function = "my_rewards:score", which takes a response and the row as a dict',),
-            )
         names = dataset_names() if verifier.dataset is not None else frozenset[str]()
         if names and verifier.dataset not in names:
             candidate = nearest(str(verifier.dataset), sorted(names))
@@ -45,17 +37,9 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
 
 
 def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[Finding]:
-    """The scorer of a data set gets texts, and the tasks of that data set."""
+    """The scorer of a data set gets the tasks of that data set."""
     if verifier.dataset is None:
         return
-    if verifier.tokenizer is None:
-        yield subject.finding(
-            "HF812",
-            f"the scorer of '{verifier.dataset}' reads texts, and '{field}' has no tokenizer: it would be given tokens",
-            f"{field}.dataset",
-            changes=(SetField(f"{field}.tokenizer", FieldReference("$data.tokenizer")),),
-            advice='tokenizer = "$data.tokenizer"',
-        )
     for table, field_of_source, source in _scored_sources(subject, field.partition(".")[0]):
         names = {verifier.dataset, source.name}
         if len(names) == 2 and names <= dataset_names() - {"composite"}:

@@ -12,9 +12,6 @@ from hfdsl.check.findings import Finding, order
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.preflight.adapters import (
-    adapters_fit_engines,
-    adapters_fit_models,
-    adapters_have_whole_models,
     adapters_reach_samplers,
     base_policies_have_adapters,
 )
@@ -23,7 +20,6 @@ from hfdsl.rl.training.preflight.engines import (
     engines_fit_gpus,
     engines_have_rows,
     engines_suit_models,
-    engines_take_models,
     samplers_have_the_model,
 )
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
@@ -43,6 +39,7 @@ from hfdsl.rl.training.preflight.numbers import (
     temperatures_agree,
     temperatures_leave_a_choice,
 )
+from hfdsl.rl.training.preflight.obstacles import roles_can_be_constructed
 from hfdsl.rl.training.preflight.packages import packages_are_installed, sinks_have_access
 from hfdsl.rl.training.preflight.rewards import (
     alphabets_agree,
@@ -51,9 +48,6 @@ from hfdsl.rl.training.preflight.rewards import (
 )
 from hfdsl.rl.training.preflight.schedules import rates_suit_saved_weights, schedules_fit_the_run, small_steps_count
 from hfdsl.rl.training.preflight.sharding import (
-    compiled_models_are_whole,
-    engines_fit_their_ranks,
-    engines_have_whole_models,
     shards_have_processes,
 )
 from hfdsl.rl.training.preflight.sources import (
@@ -62,9 +56,7 @@ from hfdsl.rl.training.preflight.sources import (
     prompts_differ,
 )
 from hfdsl.rl.training.preflight.special_tokens import (
-    policies_have_pad_tokens,
     responses_end,
-    special_tokens_are_tokens,
 )
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.trials import ConfigTrials
@@ -72,8 +64,7 @@ from hfdsl.rl.training.toml.trials import ConfigTrials
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     sizes_are_given,
     models_fit_tokens,
-    policies_have_pad_tokens,
-    special_tokens_are_tokens,
+    roles_can_be_constructed,
     responses_end,
     alphabets_agree,
     rules_are_in_the_sources,
@@ -83,12 +74,6 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     divisors_are_lengths,
     dtypes_agree,
     shards_have_processes,
-    compiled_models_are_whole,
-    engines_have_whole_models,
-    engines_fit_their_ranks,
-    adapters_have_whole_models,
-    adapters_fit_models,
-    adapters_fit_engines,
     adapters_reach_samplers,
     base_policies_have_adapters,
     schedules_fit_the_run,
@@ -107,7 +92,6 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     engines_fit_gpus,
     engines_have_rows,
     engines_suit_models,
-    engines_take_models,
 )
 """Checks of the configuration alone, on any machine."""
 

@@ -6,37 +6,12 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.ends import message
-from hfdsl.rl.hub import local_folder
-from hfdsl.rl.training.preflight.folders import facts_of, is_saved_model
+from hfdsl.rl.training.preflight.folders import facts_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.ready import generating
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig
-from hfdsl.rl.workers.slicing import model_config
-from hfdsl.rl.workers.special_tokens import PAD_ADVICE, lacks_pad, no_pad_token, own_ends
-
-
-def policies_have_pad_tokens(subject: Subject) -> Iterator[Finding]:
-    """The model of a role that generates has a token that fills responses."""
-    for field, model in _models(subject):
-        # Of a folder that is not there yet, nobody knows whether its generation_config.json names a token.
-        if lacks_pad(model) and (model.path is None or is_saved_model(local_folder(model.path))):
-            ends = [*(model.end_tokens or ()), *own_ends(model)]
-            changes = [SetField(f"{field}.pad_token", end) for end in ends[:1]]
-            yield subject.finding("HF812", no_pad_token(model), field, changes=changes, advice=PAD_ADVICE)
-
-
-def special_tokens_are_tokens(subject: Subject) -> Iterator[Finding]:
-    """The tokens that a configuration names are within the model's vocabulary."""
-    for field, model in _models(subject):
-        vocabulary = model_config(model).get("vocab_size")
-        if not isinstance(vocabulary, int):
-            continue
-        named = [("pad_token", model.pad_token), *(("end_tokens", token) for token in model.end_tokens or ())]
-        for name, token in named:
-            if token is not None and token >= vocabulary:
-                problem = f"the model has no token {token}: it has the tokens 0 to {vocabulary - 1}"
-                yield subject.finding("HF812", problem, f"{field}.{name}")
+from hfdsl.rl.workers.special_tokens import own_ends
 
 
 def responses_end(subject: Subject) -> Iterator[Finding]:
