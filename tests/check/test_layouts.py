@@ -251,6 +251,45 @@ def test_parameters_are_stated_once_and_not_as_an_empty_list() -> None:
     assert (code, message) == ("HF739", f"{wrong} an hfdsl.protocols.layouts.Parameter")
 
 
+def broken(*parameters: Parameter, layout: Layout) -> dict[str, list[Parameter]]:
+    raise KeyError("hidden_size")
+
+
+def elsewhere(*parameters: Parameter, layout: Layout) -> dict[str, list[Parameter]]:
+    return {"critic": []}
+
+
+@pytest.mark.parametrize(
+    ("fact", "problem"),
+    [
+        (broken, "raises KeyError: 'hidden_size'"),
+        (lambda: {"policy": WEIGHTS}, "raises TypeError: "),  # not what the constructor takes
+        (lambda *_, layout: WEIGHTS[:1], "returns [Parameter("),
+        (
+            lambda *_, layout: {"polciy": WEIGHTS},
+            "names the state 'polciy', which no method of Stating has; a method loads 'policy'",
+        ),
+        (elsewhere, "names the state 'critic', which no method of Stating has; a method loads 'policy'"),
+        (lambda *_, layout: {}, None),  # it does not know them
+        (lambda *_, layout: {"policy": WEIGHTS, "critic": []}, None),  # perhaps of another class
+    ],
+)
+def test_state_parameters_that_would_count_as_unknown(fact: Any, problem: str | None) -> None:
+    class Stating(Engine):
+        state_parameters = staticmethod(fact)
+
+    class Constructed(Stating):
+        def __init__(self, *parameters: Parameter, layout: Layout) -> None: ...
+
+    for role, message in ((Stating, problem), (Constructed, None)):  # another constructor may take anything
+        trainer = hf.place(Trainer, *WEIGHTS, pool=hf.ResourcePool([2], name="train"), mesh=SLICED)
+        engine = hf.place(role, *WEIGHTS, layout=Replicas(), pool=hf.ResourcePool([2], name="engines"), mesh=SLICED)
+        report = plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+        messages = [finding.message for finding in report.findings if finding.code == "HF739"]
+        assert len(messages) == (message is not None)
+        assert message is None or messages[0].startswith(f"'state_parameters' of 'engine' {message}")
+
+
 def test_an_empty_list_of_what_a_layout_cuts() -> None:
     class Declaring(Engine):
         state_parameters = staticmethod(Engine.state_parameters)

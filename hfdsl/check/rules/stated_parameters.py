@@ -1,14 +1,20 @@
-"""Stated parameters: does a role state each parameter of a state once, and any where it needs them?"""
+"""Stated parameters: does a role state the parameters of its own states, each once, and any where it needs them?"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from hfdsl.check.constructor_types import parameters as constructor_parameters
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.deploy.weight_syncs import SyncSide, WeightSync
+from hfdsl.deploy.deployment import Placement
+from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, overrides
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.layouts import Parameter, Replicas
+from hfdsl.protocols.register import registered_methods
+from hfdsl.protocols.state import effects_of
 from hfdsl.types.numbers import brief
 
 
@@ -42,3 +48,48 @@ def _problem(side: SyncSide, other_side: SyncSide, entries: Sequence[object]) ->
     if not parameters and side.effect.layout not in (None, Replicas()) and not callable(side.effect.layout):
         return f"an empty list of parameters of '{state}', but declares a layout of them"
     return None
+
+
+def parameters_are_of_own_states(context: Context) -> Iterator[Finding]:
+    """HF739: ``state_parameters`` of a placed role returns parameters by the states that its methods declare.
+
+    Whatever else it does would count as a role that does not know its parameters.
+    """
+    deployment = context.program.deployment
+    for name, place in deployment.placements.items() if deployment is not None else ():
+        problem = _stated_problem(place)
+        if problem is not None:
+            yield Finding(
+                "HF739",
+                f"'state_parameters' of '{name}' {problem}",
+                Label(place.span, f"'{name}' is placed here"),
+                (Label(definition_span(place.role.state_parameters), "states parameters"),),
+            )
+
+
+def _stated_problem(place: Placement[Any]) -> str | None:
+    role: Any = place.role
+    if not hasattr(role, "state_parameters") or overrides(role, "__init__", stated_by="state_parameters"):
+        return None
+    try:
+        constructor_parameters(role).bind(*place.args, **place.kwargs)
+    except TypeError:
+        return None  # HF516
+    try:
+        fact = role.state_parameters(*place.args, **place.kwargs)
+    except Exception as error:  # noqa: BLE001  # a function of the user's
+        return f"raises {type(error).__name__}: {error}"
+    if not isinstance(fact, Mapping):
+        return f"returns {brief(fact)}, expected a dict with a list of parameters for each state"
+    return _other_state(role, [str(state) for state in fact])
+
+
+def _other_state(role: type, stated: Sequence[str]) -> str | None:
+    """A state that no method declares, where one that a method exports or loads has no parameters."""
+    effects = [effect for method in registered_methods(role) for effect in effects_of(getattr(role, method))]
+    unknown = [state for state in stated if state not in {effect.state for effect in effects}]
+    lacking = [effect for effect in effects if effect.kind in ("exports", "loads") and effect.state not in stated]
+    if not unknown or not lacking:
+        return None
+    kind, state = lacking[0].kind, lacking[0].state
+    return f"names the state '{unknown[0]}', which no method of {role.__name__} has; a method {kind} '{state}'"
