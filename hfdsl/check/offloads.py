@@ -307,12 +307,12 @@ class SharedGpus:
             calls = [i for i, call in enumerate(self.calls) if call.role in roles] if self.gaps else []
             for i in calls:
                 yield ResidentMemory(
-                    root, slots, self._remaining_memory(amounts, away.get(i, {})), self.calls[i].node, i
+                    root, slots, self.remaining_memory(amounts, away.get(i, {})), self.calls[i].node, i
                 )
             if not calls:
                 yield ResidentMemory(root, slots, amounts, None, -1)
 
-    def _remaining_memory(
+    def remaining_memory(
         self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[Part]]
     ) -> Mapping[str, GpuMemory]:
         """The memory that roles keep while some of their parts are ``away``; roles that keep none are left out."""
@@ -346,7 +346,7 @@ class SharedGpus:
         for role in resident.amounts:
             gaps = [gap for gap in self.gaps if gap.period.role == role and resident.place in gap.calls]
             after = replace(
-                resident, amounts=self._remaining_memory(resident.amounts, {role: {gap.period.part for gap in gaps}})
+                resident, amounts=self.remaining_memory(resident.amounts, {role: {gap.period.part for gap in gaps}})
             )
             if after.of(size) < resident.of(size):
                 suffices, in_loop = not after.more_than(size), any(gap.in_loop for gap in gaps)

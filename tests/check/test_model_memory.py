@@ -124,6 +124,26 @@ def test_what_another_constructor_loads_is_unknown() -> None:
     assert findings(deployed({}, {}, role=Quantized), 40) == ()
 
 
+def test_what_a_role_without_exact_bytes_declares_counts_beside_those_of_others() -> None:
+    declared = {"gpu_memory": "30GiB", "offload": False}
+    assert findings(deployed(declared, {}, role=Quantized), 70) == ()
+    [finding] = findings(deployed(declared, {}, role=Quantized), 69.99)
+    assert finding.message == "'learner' and 'model' hold 70.0 GiB of each GPU of pool 'train', which has 69.99 GiB"
+    assert finding.notes[1] == "'model' on hf.Mesh(dp=4): gpu_memory 30.0 GiB"
+    half = {"gpu_memory": "50%", "offload": False}
+    assert findings(deployed(half, {}, role=Quantized), 80) == ()
+    assert len(findings(deployed(half, {}, role=Quantized), 79)) == 1  # 40 + 39.5 GiB
+    assert findings(deployed({**declared, "gpu_memory": "50GiB"}, {}), 60) == ()  # 20 GiB are exact
+
+
+def test_what_a_role_declares_does_not_count_while_it_is_in_host_memory() -> None:
+    """The learner's 40 GiB are alone in its own calls, and the declared 30 GiB in those of the other role."""
+    declared = {"gpu_memory": "30GiB", "offload": True}
+    assert findings(deployed(declared, {"offload": True}, role=Quantized), 40) == ()
+    [finding] = findings(deployed(declared, {"offload": False}, role=Quantized), 40)
+    assert finding.message.startswith("while 'model.score' runs, 'learner' and 'model' hold 70.0 GiB")
+
+
 def test_roles_that_declare_too_much_are_reported_for_that() -> None:
     declared = {"gpu_memory": "80%", "offload": False}
     [finding] = findings(deployed(declared, declared), 40)

@@ -19,6 +19,7 @@ from hfdsl.check.rules.memory import overfull, own_pool
 from hfdsl.check.rules.slices import meshes_in_words, with_tp
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement
+from hfdsl.deploy.memory import GpuMemory
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.deploy.weight_syncs import overrides
 from hfdsl.protocols.offloading import not_offloadable, resident
@@ -29,6 +30,9 @@ CACHE: Final = "engine's cache"
 
 EXACT: Final = ("weights", "master weights", "gradients", "moments", "engine's weights", CACHE)
 """The parts of a role's ``gpu_bytes`` that follow from the sizes of its model; the others are estimates."""
+
+DECLARED: Final = "gpu_memory"
+"""The one part of a role without ``gpu_bytes``."""
 
 LEARNED: Final = ("gradients", "moments")
 """The parts that a role has from its first update on."""
@@ -55,7 +59,7 @@ class Peak:
 
 
 def models_fit_gpus(context: Context) -> Iterator[Finding]:
-    """Models on the same GPU hold no more than it has, where their bytes are known.
+    """Models on the same GPU hold no more than it has, where their bytes are known, beside what others declare.
 
     Roles whose declared ``gpu_memory`` is already too much are reported for that.
     """
@@ -81,27 +85,44 @@ def _too_much(context: Context) -> Iterator[Peak]:
     for root, slots, roles in gpus.shared_slots:
         size = gpu_sizes(context.cluster, root, slots)[1]
         stated = {role: facts[role] for role in roles if role in facts}
+        amounts = {role: amount for role in roles if role not in facts and (amount := gpus.places[role].gpu_memory)}
         if size is not None and stated:
-            phases = list(_phases(gpus, root, int(size * GIB), stated))
+            phases = list(_phases(gpus, root, int(size * GIB), stated, amounts))
             peak = max(phases, key=lambda phase: phase.bytes)
             if peak.bytes > peak.size:
                 is_constant = all(phase.bytes == peak.bytes for phase in phases)
                 yield replace(peak, call=None) if is_constant else peak
 
 
-def _phases(gpus: SharedGpus, root: ResourcePool, size: int, stated: Mapping[str, GpuBytes]) -> Iterator[Peak]:
-    """The memory held during each call of these roles, or between calls if there are none."""
+def _phases(
+    gpus: SharedGpus,
+    root: ResourcePool,
+    size: int,
+    stated: Mapping[str, GpuBytes],
+    amounts: Mapping[str, GpuMemory],
+) -> Iterator[Peak]:
+    """The memory held during each call of these roles, or between calls if there are none.
+
+    ``amounts`` are those that other roles on the same GPUs declare.
+    """
     learning = {call.role for call in gpus.calls if "optimizer" in call.parts}
-    for i, call in enumerate(gpus.calls):
-        if call.role in stated:
-            methods = {role: call.method if role == call.role else "" for role in stated}
-            held = {
-                role: resident(_exact(stated[role], method, role in learning), gpus.away.get(i, {}).get(role, ()))
-                for role, method in methods.items()
-            }
-            yield Peak(root, size, {role: parts for role, parts in held.items() if parts}, f"{call.role}.{call.method}")
-    if not any(call.role in stated for call in gpus.calls):
-        yield Peak(root, size, {role: _exact(parts, "", learns=False) for role, parts in stated.items()}, None)
+    calls = [(i, call) for i, call in enumerate(gpus.calls) if call.role in stated or call.role in amounts]
+    for i, call in calls:
+        methods, away = {role: call.method if role == call.role else "" for role in stated}, gpus.away.get(i, {})
+        held = {
+            role: resident(_exact(stated[role], method, role in learning), away.get(role, ()))
+            for role, method in methods.items()
+        }
+        held |= _declared(gpus.remaining_memory(amounts, away), size)
+        yield Peak(root, size, {role: parts for role, parts in held.items() if parts}, f"{call.role}.{call.method}")
+    if not calls:
+        held = {role: _exact(parts, "", learns=False) for role, parts in stated.items()}
+        yield Peak(root, size, held | _declared(amounts, size), None)
+
+
+def _declared(amounts: Mapping[str, GpuMemory], size: int) -> dict[str, dict[str, int]]:
+    """The memory that roles declare to keep of a GPU of ``size`` bytes."""
+    return {role: {DECLARED: int(memory.fraction * size + memory.gib * GIB)} for role, memory in amounts.items()}
 
 
 def _exact(phases: GpuBytes, method: str, learns: bool) -> dict[str, int]:
