@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal, TypeAlias
 
 from hfdsl.deploy.cluster import Cluster
@@ -58,6 +58,32 @@ def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, range, 
         for root, slots in slot_ranges(placement.pool):
             if first.setdefault(root.name, root) == root:  # of two pools of one name (HF514) the first counts
                 yield root, slots, name
+
+
+def gpu_slots(deployment: Deployment) -> Mapping[str, tuple[ResourcePool, list[tuple[range, str]]]]:
+    """The slots in use of each pool with GPUs, by its name, each range with its role."""
+    by_pool: dict[str, tuple[ResourcePool, list[tuple[range, str]]]] = {}
+    for root, slots, role in slots_in_use(deployment):
+        if root.use_gpu:
+            by_pool.setdefault(root.name, (root, []))[1].append((slots, role))
+    return by_pool
+
+
+def shared_slots(deployment: Deployment) -> Iterator[tuple[ResourcePool, range, tuple[str, ...]]]:
+    """The pool, the slots and the roles of each range of slots with GPUs that the same roles use.
+
+    >>> import hfdsl as hf
+    >>> class Model(hf.Worker): ...
+    >>> pool = hf.ResourcePool([4], name="pool")
+    >>> engines, _ = pool.split([1, 3])
+    >>> deployment = hf.Deployment(actor=hf.place(Model, pool=pool), engine=hf.place(Model, pool=engines))
+    >>> [(slots, roles) for _, slots, roles in shared_slots(deployment)]
+    [(range(0, 1), ('actor', 'engine')), (range(1, 4), ('actor',))]
+    """
+    for root, slots in gpu_slots(deployment).values():
+        for low, high in pairwise(sorted({edge for used, _ in slots for edge in (used.start, used.stop)})):
+            if roles := tuple(role for used, role in slots if low in used):
+                yield root, range(low, high), roles
 
 
 @dataclass(frozen=True, slots=True)

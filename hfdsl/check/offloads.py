@@ -71,7 +71,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from hfdsl.check.capacity import slots_in_use
+from hfdsl.check.capacity import gpu_slots, shared_slots
 from hfdsl.check.context import Context
 from hfdsl.check.gpu_sizes import gpu_sizes
 from hfdsl.deploy.deployment import Placement, ProcessGroup, process_groups
@@ -225,21 +225,13 @@ class SharedGpus:
     def slots(self) -> Mapping[str, tuple[ResourcePool, list[tuple[range, str]]]]:
         """The slots in use of each pool with GPUs, each range with its role."""
         deployment = self.context.program.deployment
-        by_pool: dict[str, tuple[ResourcePool, list[tuple[range, str]]]] = {}
-        for root, slots, role in slots_in_use(deployment) if deployment else ():
-            if root.use_gpu:
-                by_pool.setdefault(root.name, (root, []))[1].append((slots, role))
-        return by_pool
+        return gpu_slots(deployment) if deployment else {}
 
     @cached_property
     def shared_slots(self) -> tuple[tuple[ResourcePool, range, tuple[str, ...]], ...]:
         """The pool, the slots and the roles of each range of slots with GPUs that the same roles use."""
-        return tuple(
-            (root, range(low, high), roles)
-            for root, slots in self.slots.values()
-            for low, high in pairwise(sorted({edge for used, _ in slots for edge in (used.start, used.stop)}))
-            if (roles := tuple(role for used, role in slots if low in used))
-        )
+        deployment = self.context.program.deployment
+        return tuple(shared_slots(deployment)) if deployment else ()
 
     @cached_property
     def away(self) -> Mapping[int, Mapping[str, set[Part]]]:

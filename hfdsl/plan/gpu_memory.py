@@ -1,7 +1,7 @@
-"""Predicted GPU memory: what the roles of a pool hold on each of its GPUs, and the most in a step.
+"""Predicted GPU memory: what roles hold on each of the GPUs that they share, and the most in a step.
 
-Roles on the same pool share its GPUs. While one of them runs, the others hold what they hold between calls, less what
-is offloaded then::
+Roles share the GPUs of one pool, or those of slots that their pools have in common. While one of them runs, the others
+hold what they hold between calls, less what is offloaded then::
 
                       between calls    while it runs
     actor.generate        19.8             35.7        peak: 35.7 + 4.7 = 40.4 GiB at actor.generate
@@ -12,11 +12,13 @@ So the engine of ``actor`` and the passes of ``reference`` do not add up: they a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hfdsl.deploy.pools import ResourcePool
+from hfdsl.check.capacity import shared_slots
+from hfdsl.deploy.pools import ResourcePool, slot_ranges
 from hfdsl.graph.program import RoleCall
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.syncs import SyncTraffic
@@ -30,16 +32,18 @@ CONTEXT: Final = 2**29
 
 @dataclass(frozen=True, slots=True)
 class GpuPeak:
-    """The most that roles hold on each GPU of a pool, and at which step; ``roles`` are the parts of each.
+    """The most that roles hold on each of ``gpus``, and at which step; ``roles`` are the parts of each.
 
     ``processes`` is how many processes have a context on the GPU.
     """
 
-    pool: ResourcePool
+    gpus: str
+    """The pool, or the slots of it, in words."""
+
     step: str
     roles: Mapping[str, Mapping[str, int]]
     unknown: tuple[str, ...]
-    """The roles on the pool that state nothing."""
+    """The roles on the same GPUs that state nothing."""
     processes: int
 
     @property
@@ -51,11 +55,11 @@ class GpuPeak:
         held = "; ".join(f"{role} {_parts_in_words(parts)}" for role, parts in self.roles.items() if parts)
         held += f"; {byte_amount(CONTEXT)} of CUDA for each process"
         besides = f"; besides, {', '.join(self.unknown)}" if self.unknown else ""
-        return f"{self.pool.name} {byte_amount(self.bytes)} of each GPU at {self.step}: {held}{besides}"
+        return f"{self.gpus} {byte_amount(self.bytes)} of each GPU at {self.step}: {held}{besides}"
 
 
 def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
-    """The peak of every pool with GPUs on which a role states its memory, as ``role_facts`` has it.
+    """The peak of all GPUs that the same roles use, where one of them states its memory, as ``role_facts`` has it.
 
     While a role loads weights, two buckets of them are on its GPUs beside those that it has, also on their way to host
     memory. While it generates from other slices, the rest of these is. Weights that its process reads in the memory of
@@ -63,19 +67,20 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     """
     added = {step.node: dict(_added(plan, syncs, step)) for step in plan.steps}
     places = plan.deployment.placements
-    stated = {
-        name: declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs)
-        for name, place in places.items()
-        if place.pool.use_gpu
-    }
-    for pool in dict.fromkeys(places[name].pool for name in stated):
-        sharing = [name for name in stated if places[name].pool == pool]
+    slots_by_roles: dict[tuple[str, ...], list[tuple[ResourcePool, range]]] = {}
+    for root, slots, roles in shared_slots(plan.deployment):
+        slots_by_roles.setdefault(roles, []).append((root, slots))
+    for sharing, ranges in slots_by_roles.items():
+        stated = {
+            name: declared_gpu_bytes(places[name].role, places[name].mesh, places[name].args, places[name].kwargs)
+            for name in sharing
+        }
         phases = {name: stated[name] for name in sharing if stated[name]}
         unknown = tuple(name for name in sharing if not stated[name])
         processes = sum(not set(sharing).isdisjoint(group.roles) for group in plan.groups)
         peaks = [
             GpuPeak(
-                pool=pool,
+                gpus=_in_words({places[name].pool for name in sharing}, ranges),
                 step=step.label,
                 roles={
                     role: {**parts, **added[step.node].get(role, {})}
@@ -89,6 +94,22 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
         ]
         if peaks:
             yield max(peaks, key=lambda peak: peak.bytes)
+
+
+def _in_words(pools: Collection[ResourcePool], ranges: Sequence[tuple[ResourcePool, range]]) -> str:
+    """The pool whose slots these are, or the slots as the parts of a split pool are named."""
+    whole = [pool.name for pool in pools if set(slot_ranges(pool)) == set(ranges)]
+    if len(pools) == len(whole) == 1:
+        return whole[0]
+    counts = Counter[ResourcePool]()
+    for root, slots in ranges:
+        counts[root] += len(slots)
+    return ", ".join(
+        dict.fromkeys(
+            root.name if counts[root] == root.world_size else f"{root.name}[{slots.start}:{slots.stop}]"
+            for root, slots in ranges
+        )
+    )
 
 
 def _method(plan: Plan, step: Step) -> str:

@@ -188,3 +188,26 @@ def test_roles_count_as_in_a_plan(
     assert max(peaks) == most * GIB // tp
     assert findings(deployment, most / tp, nodes=2) == ()
     assert len(findings(deployment, most / tp - 1, nodes=2)) == 1
+
+
+def test_a_plan_adds_up_roles_whose_pools_share_slots() -> None:
+    pool = hf.ResourcePool([4], name="train")
+    half, rest = pool.split([2, 2])
+    swapped = rest.merge(half, name="swapped")
+
+    def peaks(pools: tuple[hf.ResourcePool, hf.ResourcePool]) -> dict[str, tuple[int, int]]:
+        places = [
+            hf.place(role, weights, pool=own, mesh=hf.Mesh(dp=own.world_size))
+            for role, weights, own in zip((Learner, Model), (4, 20), pools, strict=True)
+        ]
+        plan = step.compile(hf.Deployment(learner=places[0], model=places[1]), {B: 8})
+        return {
+            peak.gpus: ((peak.bytes - peak.processes * CONTEXT) // GIB, peak.processes) for peak in gpu_peaks(plan, ())
+        }
+
+    assert peaks((pool, pool)) == {"train": (60, 1)}
+    assert peaks((pool, half)) == {"train[0:2]": (60, 2), "train[2:4]": (40, 1)}
+    assert peaks((half, rest)) == {"train[0:2]": (40, 1), "train[2:4]": (20, 1)}
+    assert peaks((swapped, swapped)) == {"swapped": (60, 1)}
+    assert peaks((pool, swapped)) == {"train": (60, 2)}
+    assert peaks((pool, hf.ResourcePool([1], name="other"))) == {"train": (40, 1), "other": (20, 1)}
