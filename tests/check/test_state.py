@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +66,14 @@ class Engine(hf.Worker):
     @hf.loads("policy")
     def load(self, weights: list[int]) -> None:
         self.has = weights
+
+
+class Correcting(Trainer):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=2)
+    def update(self, rows: Rows) -> None:
+        self.updates.append(self.step)
 
 
 class Tolerant(Engine):
@@ -219,6 +228,67 @@ def test_a_copy_that_is_too_old_is_one_mistake_and_says_what_is_allowed() -> Non
     late.__annotations__["engine"] = Engine
     [finding] = [finding for finding in hf.dataflow(late).check() if finding.code == "HF701"]
     assert finding.message.endswith("2 steps old: it must be up to date")
+
+
+@pytest.mark.parametrize("engine", [Engine, Tolerant])
+@pytest.mark.parametrize("place", ["first", "before the update", "between two updates", "last"])
+def test_copies_in_front_of_a_queue_have_the_version_of_the_dispatch(place: str, engine: type[Engine]) -> None:
+    """A stage that syncs before it updates leaves the engine with the weights before, which no lag counts."""
+
+    def program(rows: Rows, trainer: Correcting, engine: Any) -> None:
+        if place == "first":
+            hf.sync(trainer, engine)
+        batch = hf.queue(engine.generate(rows), lag=2, late="wait")
+        if place == "before the update":
+            hf.sync(trainer, engine)
+        trainer.update(batch)
+        if place == "between two updates":
+            hf.sync(trainer, engine)
+            trainer.update(batch)
+        if place == "last":
+            hf.sync(trainer, engine)
+
+    program.__annotations__ |= {"engine": engine}
+    findings = [finding for finding in hf.dataflow(program).check() if finding.code == "HF701"]
+    if place == "last":
+        assert findings == []
+    else:
+        [finding] = findings
+        assert finding.message.endswith("'engine' loads it before 'trainer.update' changes it")
+        assert finding.notes == ("call hf.sync after 'trainer.update'",)
+
+
+def test_weights_in_flight_are_sent_after_all_updates() -> None:
+    class InFlight(Engine):
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", during="generate")
+        def load(self, weights: list[int]) -> None: ...
+
+    def program(rows: Rows, trainer: Correcting, engine: Any, *, between: bool = False) -> None:
+        batch = hf.queue(engine.generate(rows), lag=2, late="wait")
+        trainer.update(batch)
+        if between:
+            hf.sync(trainer, engine, during="generate")
+        trainer.update(batch)
+        if not between:
+            hf.sync(trainer, engine, during="generate")
+
+    program.__annotations__ |= {"engine": InFlight}
+    flow = hf.dataflow(program)
+    [finding] = [finding for finding in flow.given(between=True).check() if finding.code in ("HF701", "HF753")]
+    assert (finding.code, finding.notes) == ("HF753", ("call hf.sync after all updates of the step",))
+    assert "'trainer.update' comes after the sync" in finding.message
+    assert not {"HF701", "HF753"} & {*flow.check().codes}
+
+
+def test_a_copy_that_is_read_in_the_stage_of_the_update_is_read_in_the_order_of_the_program() -> None:
+    @hf.dataflow
+    def program(rows: Rows, trainer: Correcting, engine: Engine) -> None:
+        batch = hf.queue(rows, lag=2, late="wait")
+        hf.sync(trainer, engine)
+        trainer.update(engine.generate(batch))
+
+    assert "HF701" not in program.check().codes
 
 
 def test_roles_that_nobody_trains_or_that_load_nothing_are_silent() -> None:

@@ -26,6 +26,7 @@ from hfdsl.protocols.role_facts import in_flight_obstacle
 from hfdsl.protocols.state import not_in_flight
 
 BETWEEN_CALLS = "leave out during=: hf.sync sends the weights between two calls"
+AFTER_UPDATES = "call hf.sync after all updates of the step"
 
 
 def roles_take_weights_in_flight(context: Context) -> Iterator[Finding]:
@@ -33,13 +34,16 @@ def roles_take_weights_in_flight(context: Context) -> Iterator[Finding]:
     for node in context.program.graph.calls:
         if isinstance(node.op, RoleCall) and node.op.during is not None:
             why, labels = _obstacle(context, node, node.op, node.op.during)
+            advice = BETWEEN_CALLS
+            if why is None and context.program.split.queues:
+                why, advice = _missing_update(context, node), AFTER_UPDATES
             if why is not None:
                 yield Finding(
                     "HF753",
                     f"role '{node.op.role}' cannot take weights during '{node.op.during}': {why}",
                     Label(node.span, "sends weights in flight"),
                     labels,
-                    notes=(BETWEEN_CALLS,),
+                    notes=(advice,),
                 )
 
 
@@ -57,8 +61,6 @@ def _obstacle(context: Context, load: Node, op: RoleCall, during: str) -> tuple[
     for call in _readers(context, op.role) if program.split.queues else ():
         if program.split.of[call.id] == program.split.of[load.id]:
             return f"'{call.label}' is in the stage that sends them", (Label(call.span, "may come before them"),)
-    if program.split.queues and not _is_trained_before(context, load):
-        return "no update comes before the sync, so they have no new version", ()
     place = program.placement(load)
     if place is None:
         return None, ()
@@ -82,15 +84,19 @@ def _readers(context: Context, role: str) -> Iterator[Node]:
             yield node
 
 
-def _is_trained_before(context: Context, load: Node) -> bool:
-    """Whether the state that a load gets is trained by a call before its export."""
-    graph, syncs = context.program.graph, [sync for sync in context.program.syncs if sync.load == load.id]
-    return all(
-        any(
-            holder == sync.source and effect.kind == "writes"
-            for node in graph.calls
-            if node.id < sync.export
+def _missing_update(context: Context, load: Node) -> str | None:
+    """What the weights that a load gets lack to be those of a new version; None if they lack nothing."""
+    for sync in context.program.syncs:
+        if sync.load != load.id:
+            continue
+        updates = [
+            node
+            for node in context.program.graph.calls
             for holder, effect in effects(node)
-        )
-        for sync in syncs
-    )
+            if holder == sync.source and effect.kind == "writes"
+        ]
+        if not any(node.id < sync.export for node in updates):
+            return "no update comes before the sync, so they have no new version"
+        if updates[-1].id > sync.export:
+            return f"'{updates[-1].label}' comes after the sync, so they are not yet those of the new version"
+    return None

@@ -2,6 +2,9 @@
 
 The dataflow is one step of a loop. Its calls are simulated for a few steps, counting the updates of every
 trained state, and how many of them every copy has: what a copy lacks when it is read is its staleness.
+
+In front of a queue, a call is dispatched between two steps of the stage that updates and syncs, and the lag counts from
+the version at that time. So its copy has to be up to date at the end of a step, wherever the program reads it.
 """
 
 from __future__ import annotations
@@ -63,7 +66,12 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
             finding = _untrained(context, node, effect, trained, calls)
         else:
             steps, of = late[node.id, effect.state]
-            finding = _late(node, effect, steps, loaded[holder], trained[of]) if steps > effect.staleness else None
+            if _in_other_stages(context, node, trained[of]):
+                in_flight = getattr(loaded[holder].op, "during", None) is not None  # then HF753 reports it
+                is_late = steps > 0 and not in_flight
+                finding = _dispatched_late(node, effect, loaded[holder], trained[of]) if is_late else None
+            else:
+                finding = _late(node, effect, steps, loaded[holder], trained[of]) if steps > effect.staleness else None
         if finding is not None:
             reported.add(holder)
             yield finding
@@ -89,7 +97,18 @@ def _staleness(
                     loop.copies[holder] = _oldest([loop.exported.get(source, {}) for source in behind[node.id]])
                 case "writes":
                     loop.updates[holder].append(step)
+    for node, effect in calls:
+        if effect.kind == "reads":
+            _, of = late[node.id, effect.state]
+            if of in trained and _in_other_stages(context, node, trained[of]):
+                late[node.id, effect.state] = loop.staleness((node.role, effect.state))
     return late
+
+
+def _in_other_stages(context: Context, reader: Node, writer: Node) -> bool:
+    """Whether queues separate two calls."""
+    split = context.program.split
+    return not split.around and split.of[reader.id] != split.of[writer.id]
 
 
 def _exports_behind(context: Context, exporting: set[int]) -> list[frozenset[int]]:
@@ -186,6 +205,18 @@ def _late(node: Node, effect: Effect, late: int, loading: Node, writer: Node) ->
         Label(node.span, "reads it"),
         (Label(loading.span, f"'{node.role}' loads it"), Label(writer.span, f"'{writer.label}' changes it")),
         notes=(f"load it after '{writer.label}', or declare @hf.reads({effect.state!r}, staleness={late})",),
+    )
+
+
+def _dispatched_late(node: Node, effect: Effect, loading: Node, writer: Node) -> Finding:
+    """HF701: in front of a queue, a state is older than the version of the dispatch, from which the lag counts."""
+    return Finding(
+        "HF701",
+        f"'{node.label}' reads '{effect.state}' older than the version under which a queue counts its rows: "
+        f"'{node.role}' loads it before '{writer.label}' changes it",
+        Label(node.span, "its rows are older than the lag says"),
+        (Label(loading.span, f"'{node.role}' loads it"), Label(writer.span, f"'{writer.label}' changes it")),
+        notes=(f"call hf.sync after '{writer.label}'",),
     )
 
 
