@@ -71,7 +71,7 @@ from hfdsl.graph.values import (
 )
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
-from hfdsl.types.dims import KeptGroups, Size, atom_size, constant
+from hfdsl.types.dims import KeptGroups, Size, at_most, atom_size, constant
 from hfdsl.types.dtypes import Bool
 
 ROWS: Any = TypeVar("rows")  # type: ignore[misc]  # its name is what messages show
@@ -173,11 +173,8 @@ def _value(node: Node, call: CallBindings, values: list[Value], filters: _Filter
         case Take(rows):
             source = operand_value(values, node.arguments[0][1])
             return RecordValue(source.type, constant(rows)) if isinstance(source, RecordValue) else source
-        case Queue(rows):
-            source = operand_value(values, node.arguments[0][1])
-            if rows is None or not isinstance(source, RecordValue):
-                return source
-            return RecordValue(source.type, constant(rows) if isinstance(rows, int) else atom_size(rows))
+        case Queue():
+            return _queued(node.op, operand_value(values, node.arguments[0][1]))
         case Filter(group):
             return _filtered_record(node, group, call, values, filters)
         case Pack(record):
@@ -198,6 +195,18 @@ def _value(node: Node, call: CallBindings, values: list[Value], filters: _Filter
                     formal = op.signature.takes(port) if per_rank else port.type
                     call.match(name, formal, actual, operand if isinstance(operand, Ref) else None)
             return _result(node.result, call)
+
+
+def _queued(queue: Queue, source: Value) -> Value:
+    """What a queue returns: all that a step may put in, also if a filter removed rows, unless it takes whole steps."""
+    if not isinstance(source, RecordValue) or source.rows is None:
+        return source
+    rows = source.rows
+    if queue.rows is not None:
+        rows = constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows)
+    elif queue.decides:
+        rows = at_most(rows)
+    return RecordValue(source.type, rows)
 
 
 def _filtered_record(node: Node, group: int, call: CallBindings, values: list[Value], filters: _Filters) -> Value:

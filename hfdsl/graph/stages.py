@@ -35,7 +35,6 @@ from hfdsl.errors import WiringError
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Input, Node, Operand, Output, Queue, Ref, RoleCall
 from hfdsl.protocols.state import Effect, effects_of
-from hfdsl.types.dims import at_most
 
 
 class HeldState(NamedTuple):
@@ -335,8 +334,6 @@ def _renumbered(node: Node, new: Mapping[int, int], names: Mapping[int, str], in
         if record is None:
             raise TypeError(node)
         rows = inference.rows(node.id) if inference is not None else None
-        if rows is not None and node.op.decides:  # of several steps it takes as many as one may put in
-            rows = at_most(rows)
         return replace(node, id=new[node.id], op=Input(names[node.id], record, rows), arguments=())
     arguments = tuple((port, _renumbered_operand(operand, new)) for port, operand in node.arguments)
     return replace(node, id=new[node.id], arguments=arguments)

@@ -6,6 +6,7 @@ import json
 from typing import Literal
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,36 @@ def filtered_report(put_in: int, rows: int | None, group: int, lag: int, late: L
 
     place = hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False))
     return flow.check(hf.Deployment(role=place), dims={B: put_in, R: 100})
+
+
+class Counting(Trainer):
+    @register(Dispatch.DP_PROTO, rows=hf.Grouped(2))
+    @hf.corrects("policy", lag=100)
+    @hf.writes("policy")
+    def update(self, rollout: Read) -> Done:
+        return Done(loss=float(len(rollout)))
+
+
+@pytest.mark.parametrize("late", DISCIPLINES)
+def test_batches_behind_a_filter_are_full_unless_steps_are_taken_in_order(late: Late) -> None:
+    @hf.dataflow
+    def flow(rollout: Rollout, engine: Trainer, role: Counting) -> Done:
+        sampled = engine.generate(rollout)
+        kept = hf.filter(sampled, engine.judge(sampled).keep, group=2)
+        return role.update(hf.queue(kept, group=2, lag=2, late=late))
+
+    pools = [hf.ResourcePool([2], use_gpu=False, name=name) for name in ("engines", "trained")]
+    deployment = hf.Deployment(engine=hf.place(Trainer, pool=pools[0]), role=hf.place(Counting, pool=pools[1]))
+    dims = {B: 8, R: 1}
+    codes = flow.check(deployment, dims).codes
+    if late == "wait":
+        assert "HF321" in codes
+        return
+    assert "HF321" not in codes
+    ids = torch.tensor([0, 0, 1, 1, 1, 1, 1, 1])[:, None]
+    batch = Rollout(ids=ids, loss_mask=torch.ones(8, 1), unread=torch.ones(8, 1))
+    with flow.compile(deployment, dims).launch("local") as running:
+        assert [done.loss.value for done in running.stream([batch] * 8)] == [4.0] * 6  # 48 rows, 4 on each of 2 ranks
 
 
 def plays_on(put_in: int, rows: int, places: int) -> bool:
