@@ -371,14 +371,16 @@ class Running:
         such a file, and the stream ends with its last step.
 
         On the local backend, a queue that decides during the run uses a virtual clock, on which the calls of a node
-        take this many ``seconds``; by default they take none.
+        take this many ``seconds``; by default they take none. A later ``stream`` goes on with them, unless it names
+        others; a checkpoint does not hold them.
 
         Raises:
             HfError: HF764 if the loader yields nothing in time; HF765 if a batch puts another number of groups
                 into a queue that decides during the run than earlier ones; HF807 if the deadline of a step passed.
             CheckpointError: HF761 if decisions are not those of ``replay``.
             LostProcessError: HF840 if processes were lost more often than ``launch(..., retries=...)`` allows.
-            WiringError, SizeError, RoleError: as ``step``; whatever the loader raises.
+            WiringError, SizeError, RoleError: as ``step``, and HF202 if ``seconds`` names a call that the plan does not
+                have; whatever the loader raises.
         """
         self._processes.usable_backend(self.plan.name)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide

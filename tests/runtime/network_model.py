@@ -75,14 +75,12 @@ class Network:
     @property
     def seconds(self) -> Mapping[str, GivenSeconds]:
         """Of all calls that take any."""
-        return {
-            "engine.generate": GivenSeconds(self.generation),
-            "judge.score": GivenSeconds(self.judging if self.shape != "joined" else ((0, 0),)),
-            "library.lines": GivenSeconds(self.judging),
-            "actor.update": GivenSeconds([(s,) for s in self.updates]),
-            "actor.read": GivenSeconds([(s,) for s in self.updates]),
-            "critic.fit": GivenSeconds([(s,) for s in self.fits]),
-        }
+        generation, judging = GivenSeconds(self.generation), GivenSeconds(self.judging)
+        updates, fits = (GivenSeconds([(s,) for s in seconds]) for seconds in (self.updates, self.fits))
+        if self.shape == "joined":
+            return {"engine.generate": generation, "library.lines": judging, "actor.read": updates}
+        seconds = {"engine.generate": generation, "judge.score": judging, "actor.update": updates}
+        return seconds | ({"critic.fit": fits} if self.shape == "beside" else {})
 
     def keeps(self, prompt: int) -> bool:
         """Whether the filter of "series" keeps a prompt."""

@@ -63,13 +63,12 @@ class Case:
 
     @property
     def seconds(self) -> Mapping[str, GivenSeconds]:
-        generation = GivenSeconds(self.generation)
-        return {
-            "engine.generate": generation,
-            "engine.answer": generation,
-            "judge.screen": GivenSeconds([(SCREENING,)]),
+        generate = "engine.generate" if self.program in ("deciding", "sampling") else "engine.answer"
+        seconds = {
+            generate: GivenSeconds(self.generation),
             "actor.update": GivenSeconds([(s,) for s in self.updates]),
         }
+        return seconds | ({"judge.screen": GivenSeconds([(SCREENING,)])} if self.program == "screening" else {})
 
     def keeps(self, prompt: int) -> bool:
         return not self.drops >> prompt % 7 & 1

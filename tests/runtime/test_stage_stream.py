@@ -212,6 +212,30 @@ def test_what_no_run_can_follow_is_found_by_the_check(program: Any, size: int, r
     assert reason in finding.message
 
 
+def test_calls_take_their_seconds_after_a_load_as_well(tmp_path: Path) -> None:
+    case = Case("drop", 1, 1, 2, 2, STRAGGLER.generation, (1,), 12)
+    with case.launched() as running:
+        list(islice(running.stream(case.loader()), 2))
+        running.save(tmp_path)
+    rest = prompts(24, 2, first=12)
+    dropped = []
+    for seconds in (None, case.seconds):
+        with case.launched() as running:
+            running.load(tmp_path)
+            log = tmp_path / f"log-{seconds is None}"
+            list(running.stream(rest, seconds=seconds, log=log))
+            dropped.append(sum(len(decision.groups) for decision in decisions(log) if decision.kind == "drop"))
+    assert dropped[0] == 0
+    assert dropped[1] > 0
+
+
+@pytest.mark.parametrize("late", ["wait", "drop"])
+def test_seconds_of_calls_that_do_not_exist_are_refused(late: Late) -> None:
+    case = Case(late, 1, 1, 2, 2, ((1, 1),), (1,), 3)
+    with case.launched() as running, pytest.raises(HfError, match=r"HF202: .*'engine.generte'; did you mean"):
+        running.stream(case.loader(), seconds={"engine.generte": 1.0})
+
+
 def test_a_batch_of_another_size_is_refused_and_breaks_nothing() -> None:
     case = Case("drop", 1, 1, 4, 4, ((1, 1),), (1,), 3)
     program = deciding.given(lag=1, late="drop")

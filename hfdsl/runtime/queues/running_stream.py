@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hfdsl.errors import CheckpointError
+from hfdsl.errors import CheckpointError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend
@@ -19,6 +19,7 @@ from hfdsl.runtime.recovery.streams import RecoveringStream
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.driver import Manifest
 from hfdsl.runtime.schedule import QueueState
+from hfdsl.types.batches import closest
 
 
 class RunningStream:
@@ -47,9 +48,15 @@ class RunningStream:
         decisions: DecisionLog,
         seconds: Mapping[str, float | CallSeconds] | None,
     ) -> Iterator[Any]:
-        """The results in order, as ``Running.stream`` yields them."""
-        if self.begun is None:
-            self._begin(seconds)
+        """The results in order, as ``Running.stream`` yields them.
+
+        Raises:
+            WiringError: HF202 if ``seconds`` names a call that the plan does not have.
+        """
+        call_seconds = self._call_seconds(seconds or {})
+        stream = self.begun or self._begin()
+        if isinstance(stream, StageStream) and seconds is not None:
+            stream.seconds.update(call_seconds)
         return self._results(loader, timeout, decisions)
 
     def forget(self) -> None:
@@ -87,9 +94,17 @@ class RunningStream:
             return {}
         return {self._plan.name: lambda: recovering.load(lambda: stream.load(self._runner.backend, folder, saved))}
 
-    def _begin(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
+    def _call_seconds(self, seconds: Mapping[str, float | CallSeconds]) -> dict[str, CallSeconds]:
+        labels = [step.label for step in self._plan.steps]
+        for label in seconds:
+            if label not in labels:
+                text = f"seconds= of the stream: '{self._plan.name}' has no call '{label}'; {closest(label, labels)}"
+                raise WiringError("HF202", text)
+        return {label: DrawnSeconds(s) if isinstance(s, (int, float)) else s for label, s in seconds.items()}
+
+    def _begin(self) -> Stream | StageStream:
         recovery = self._processes.recovery
-        self.begun = stream = self._new(seconds)
+        self.begun = stream = self._new()
         if recovery is not None:
             recovery.streams[self._plan.name] = RecoveringStream(stream, self._runner, recovery)
         return stream
@@ -100,13 +115,8 @@ class RunningStream:
         stream = recovery.streams.get(self._plan.name) if recovery is not None else None
         return stream if isinstance(stream, RecoveringStream) else None
 
-    def _new(self, seconds: Mapping[str, float | CallSeconds] | None = None) -> Stream | StageStream:
-        if not decides(self._plan):
-            return Stream(self._runner)
-        call_seconds = {
-            node: DrawnSeconds(s) if isinstance(s, (int, float)) else s for node, s in (seconds or {}).items()
-        }
-        return StageStream(self._runner, call_seconds)
+    def _new(self) -> Stream | StageStream:
+        return StageStream(self._runner) if decides(self._plan) else Stream(self._runner)
 
     def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
         stream = self.begun or self._begin()

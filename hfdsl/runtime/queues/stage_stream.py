@@ -57,11 +57,14 @@ from hfdsl.runtime.schedule import QueueSpec, QueueState
 
 
 class StageStream:
-    """A stream of a program with deciding queues; ``decisions`` counts their decisions."""
+    """A stream of a program with deciding queues; ``decisions`` counts their decisions.
 
-    def __init__(self, runner: StepRunner, seconds: Mapping[str, CallSeconds] | None = None) -> None:
+    On a virtual clock, calls that are submitted from now on take the ``seconds`` of their node.
+    """
+
+    def __init__(self, runner: StepRunner) -> None:
         self._runner, self._plan = runner, runner.plan
-        self._seconds = seconds or {}
+        self.seconds: dict[str, CallSeconds] = {}
         self._stages = queue_stages(runner.plan)
         self._of_stages: list[StepRunner] = []
         self._sizes: Mapping[Any, int] = {}
@@ -158,7 +161,7 @@ class StageStream:
         stages = self._stages.with_steps_in_flight(max(-(-spec.places // spec.dispatch) for spec in specs) + 2)
         self._of_stages = self._of_stages or [self._runner.stage(plan) for plan in stages.plans]
         self._sizes = sizes
-        run = self._run = QueueRun(self._runner, self._of_stages, stages, loop, self._seconds)
+        run = self._run = QueueRun(self._runner, self._of_stages, stages, loop, self.seconds)
         return run, loop
 
     def read_ahead(self, source: BatchSource) -> None:
