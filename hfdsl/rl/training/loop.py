@@ -44,6 +44,7 @@ from hfdsl.rl.training.run_folder.samples import Samples
 from hfdsl.rl.training.sinks import sinks
 from hfdsl.rl.training.streams import DECISIONS, Streamed
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.saving.loaded_states import check_saved_states
 from hfdsl.runtime.saving.recording import HEADER, RECORDINGS_FOLDER
 from hfdsl.types.batches import schema
 
@@ -173,6 +174,7 @@ def train(
 
 def _train(run: Prepared, start: RunStart, show: Show, worker_env: Mapping[str, str] | None) -> Ended:
     config, saved = run.loaded.config, run.folder / CHECKPOINTS
+    check_saved_states([plan for plan in (run.plan, run.evaluation, run.update) if plan is not None])
     launched = run.plan.launch(
         config.backend,
         seed=config.seed,

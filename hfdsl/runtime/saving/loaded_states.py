@@ -22,6 +22,8 @@ from hfdsl.errors import CheckpointError
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.graph.stages import HeldState, effects, syncs
 from hfdsl.plan.plan import Plan
+from hfdsl.protocols.state import methods_with
+from hfdsl.runtime.saving.state_files import without_state, writing
 
 
 def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], source: str) -> None:
@@ -54,6 +56,23 @@ def check_copied_states(plans: Sequence[Plan]) -> None:
         if plan.steps_in_flight:
             check_loads_of_stream(plan)
     check_loaded_states(plans, plans, "the copy of states of hf.Retries")
+
+
+def check_saved_states(plans: Sequence[Plan]) -> None:
+    """Refuse plans of which no checkpoint could be saved, as far as the classes of their roles show.
+
+    Raises:
+        CheckpointError: HF908 naming the role.
+    """
+    for plan in plans:
+        if plan.split.queues:
+            check_loads_of_stream(plan)
+        for role in plan.graph.roles:
+            kind = plan.deployment[role].role
+            written = methods_with(kind, "writes")
+            if written and not _is_kept(kind):
+                raise without_state(role, kind, writing(written))
+    check_loaded_states(plans, plans, "a checkpoint")
 
 
 def check_loads_of_stream(plan: Plan) -> None:

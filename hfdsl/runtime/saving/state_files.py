@@ -138,17 +138,22 @@ def has_state(role: str, worker: Any) -> bool:
     holds = [name for name, value in vars(worker).items() if isinstance(value, torch.optim.Optimizer)]
     if any(both) or written or holds:
         why = (
-            "has one of the two"
-            if any(both)
-            else f"'{next(iter(written.values()))}' writes its state '{next(iter(written))}'"
-            if written
-            else f"has an optimizer, self.{holds[0]}"
+            "has one of the two" if any(both) else writing(written) if written else f"has an optimizer, self.{holds[0]}"
         )
-        raise CheckpointError(
-            "HF908",
-            f"role '{role}' ({type(worker).__name__}) {why}, and a checkpoint needs both state() and load_state(state)",
-        )
+        raise without_state(role, type(worker), why)
     return False
+
+
+def writing(written: Mapping[str, str]) -> str:
+    """How a message says that a role trains, by the method that writes each of its states."""
+    state, method = next(iter(written.items()))
+    return f"'{method}' writes its state '{state}'"
+
+
+def without_state(role: str, kind: type, why: str) -> CheckpointError:
+    """HF908 for a role that lacks ``state()`` or ``load_state()``, and why a checkpoint needs them."""
+    text = f"role '{role}' ({kind.__name__}) {why}, and a checkpoint needs both state() and load_state(state)"
+    return CheckpointError("HF908", text)
 
 
 def keeps_state(worker: Any) -> bool:

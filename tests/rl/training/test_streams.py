@@ -118,9 +118,20 @@ def test_a_run_with_another_lag_does_not_take_over_what_is_queued(data: Path, tm
         train(configured(data, tmp_path, "options.lag=1"), resume=True, accept=["config"])
 
 
-def test_a_sampler_that_keeps_no_weights_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"HF908: role 'guesser' \(Forgetful\) loads 'policy'"):
-        train(configured(data, tmp_path, "roles.guesser=tests.rl.training.toy:Forgetful", "steps=2"))
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [
+        ("guesser=tests.rl.training.toy:Forgetful", r"'guesser' \(Forgetful\) loads 'policy'"),
+        ("policy=tests.rl.training.toy:Unsaved", r"'policy' \(Unsaved\) 'update' writes its state 'policy'"),
+    ],
+)
+def test_a_role_that_keeps_no_weights_is_refused_before_the_first_step(
+    data: Path, tmp_path: Path, role: str, reason: str
+) -> None:
+    shown: list[Record] = []
+    with pytest.raises(CheckpointError, match=f"HF908: role {reason}"):
+        train(configured(data, tmp_path, f"roles.{role}", "steps=2"), show=shown.append)
+    assert not shown
 
 
 def test_what_is_for_one_step_at_a_time_is_refused(data: Path, tmp_path: Path) -> None:

@@ -123,6 +123,12 @@ class Guesser(Policy):
         self.table.load_state_dict(weights)
 
 
+class Unsaved(Learner):
+    """It trains and keeps nothing in a checkpoint."""
+
+    state = load_state = None  # type: ignore[assignment]  # as if it had none
+
+
 class Forgetful(Guesser):
     """It keeps nothing of its weights in a checkpoint."""
 
