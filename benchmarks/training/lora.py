@@ -62,7 +62,7 @@ def built(actor: ActorConfig) -> Learner:
     with torch.device(device()):
         model = AutoModelForCausalLM.from_config(settings, dtype=getattr(torch, actor.model.dtype))
     if actor.lora is not None:
-        add_adapters(model, actor.lora, 0, SoleRank(), actor.training.autocast)
+        add_adapters(model, actor.lora, 0, actor.training.autocast)
     return Learner(Policy(model.eval(), 1.0, SoleRank()), model, actor.training, SoleRank())
 
 
