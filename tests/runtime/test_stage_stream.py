@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hfdsl.errors import HfError
+from hfdsl.errors import CheckpointError, HfError
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.backend import PollingBackend
@@ -58,6 +58,20 @@ def test_a_run_trains_on_the_rows_of_the_model_and_its_log_repeats_it(case: Case
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log, log=again))) == bits(results)
         assert again.read_text() == log.read_text()
+
+
+def test_a_loader_that_ends_before_the_log_to_repeat_is_an_error(tmp_path: Path) -> None:
+    """The results of its batches come first."""
+    case, log = replace(STRAGGLER, steps=6), tmp_path / "log"
+    with case.launched() as running:
+        results = list(running.stream(case.loader(), log=log, seconds=case.seconds))
+    repeated = list[Any]()
+    with case.launched() as running:
+        shorter = running.stream(replace(case, steps=4).loader(), replay=log)
+        with pytest.raises(CheckpointError, match="HF761: the loader ended where the log to repeat has"):
+            repeated.extend(shorter)
+    assert 0 < len(repeated) < len(results)
+    assert bits(repeated) == bits(results[: len(repeated)])
 
 
 @settings(max_examples=examples(24), deadline=None)

@@ -121,6 +121,7 @@ class StageStream:
                 yield from run.given_out()
                 if log.paused and run.idle():
                     return
+            log.end()
             run.record(0)
         finally:
             if isinstance(world, LoggedWorld):

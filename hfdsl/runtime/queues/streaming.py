@@ -252,6 +252,16 @@ class DecisionLog:
                 text = f"the decisions of the queues cannot be written to '{self._file.name}': {error.strerror}"
                 raise CheckpointError("HF906", text) from None
 
+    def end(self) -> None:
+        """Note that the run has ended.
+
+        Raises:
+            CheckpointError: HF761 if the log to repeat goes on.
+        """
+        if self.expected and not self._pauses:
+            text = f"the loader ended where the log to repeat has {to_lines([self.expected[0]]).strip()}"
+            raise CheckpointError("HF761", f"{text}; give the stream as many batches as the run that wrote the log had")
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
