@@ -380,7 +380,7 @@ class Running:
             CheckpointError: HF761 if decisions are not those of ``replay``.
             LostProcessError: HF840 if processes were lost more often than ``launch(..., retries=...)`` allows.
             WiringError, SizeError, RoleError: as ``step``, and HF202 if ``seconds`` names a call that the plan does not
-                have; whatever the loader raises.
+                have, or gives one no duration; whatever the loader raises.
         """
         self._processes.usable_backend(self.plan.name)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide

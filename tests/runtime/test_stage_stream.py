@@ -250,6 +250,14 @@ def test_seconds_of_calls_that_do_not_exist_are_refused(late: Late) -> None:
         running.stream(case.loader(), seconds={"engine.generte": 1.0})
 
 
+@pytest.mark.parametrize("late", ["wait", "drop"])
+@pytest.mark.parametrize("duration", [-1.0, float("nan"), "1 s", None])
+def test_seconds_that_are_no_duration_are_refused(late: Late, duration: Any) -> None:
+    case = Case(late, 1, 1, 2, 2, ((1, 1),), (1,), 3)
+    with case.launched() as running, pytest.raises(HfError, match=r"HF202: .*'engine.generate' takes a number of at l"):
+        running.stream(case.loader(), seconds={"engine.generate": duration})
+
+
 def test_a_batch_of_another_size_is_refused_and_breaks_nothing() -> None:
     case = Case("drop", 1, 1, 4, 4, ((1, 1),), (1,), 3)
     program = deciding.given(lag=1, late="drop")

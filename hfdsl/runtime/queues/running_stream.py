@@ -96,10 +96,13 @@ class RunningStream:
 
     def _call_seconds(self, seconds: Mapping[str, float | CallSeconds]) -> dict[str, CallSeconds]:
         labels = [step.label for step in self._plan.steps]
-        for label in seconds:
+        for label, duration in seconds.items():
             if label not in labels:
                 text = f"seconds= of the stream: '{self._plan.name}' has no call '{label}'; {closest(label, labels)}"
                 raise WiringError("HF202", text)
+            if not (duration >= 0 if isinstance(duration, (int, float)) else hasattr(duration, "of")):
+                kinds = "a number of at least 0, or an object with a method of(*call)"
+                raise WiringError("HF202", f"seconds= of the stream: '{label}' takes {kinds}, got {duration!r}")
         return {label: DrawnSeconds(s) if isinstance(s, (int, float)) else s for label, s in seconds.items()}
 
     def _begin(self) -> Stream | StageStream:
