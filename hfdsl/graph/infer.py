@@ -198,7 +198,7 @@ def _value(node: Node, call: CallBindings, values: list[Value], filters: _Filter
 
 
 def _queued(queue: Queue, source: Value) -> Value:
-    """What a queue returns: all that a step may put in, also if a filter removed rows, unless it takes whole steps."""
+    """The value of a queue: all that a step may put in, also if a filter removed rows, unless it takes whole steps."""
     if not isinstance(source, RecordValue) or source.rows is None:
         return source
     rows = source.rows

@@ -371,7 +371,7 @@ class Running:
         such a file, and the stream ends with its last step.
 
         On the local backend, a queue that decides during the run uses a virtual clock, on which the calls of a node
-        take this many ``seconds``; by default they take none. A later ``stream`` goes on with them, unless it names
+        take this many ``seconds``; by default they take none. A later ``stream`` uses them, too, unless it names
         others; a checkpoint does not hold them.
 
         Raises:

@@ -85,7 +85,7 @@ def _readers(context: Context, role: str) -> Iterator[Node]:
 
 
 def _missing_update(context: Context, load: Node) -> str | None:
-    """What the weights that a load gets lack to be those of a new version; None if they lack nothing."""
+    """Why the weights that a load gets are not those of a new version; None if they are."""
     for sync in context.program.syncs:
         if sync.load != load.id:
             continue

@@ -256,7 +256,7 @@ class DecisionLog:
         """Note that the run has ended.
 
         Raises:
-            CheckpointError: HF761 if the log to repeat goes on.
+            CheckpointError: HF761 if the log to repeat has more decisions.
         """
         if self.expected and not self._pauses:
             text = f"the loader ended where the log to repeat has {to_lines([self.expected[0]]).strip()}"
