@@ -65,7 +65,7 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     memory. While it generates from other slices, the rest of these is. Weights that its process reads in the memory of
     another one are there as a whole, in copies of both sides; in flight also while it generates.
     """
-    added = {step.node: dict(_added(plan, syncs, step)) for step in plan.steps}
+    added = {step.node: _added(plan, syncs, step) for step in plan.steps}
     places = plan.deployment.placements
     slots_by_roles: dict[tuple[str, ...], list[tuple[ResourcePool, range]]] = {}
     for root, slots, roles in shared_slots(plan.deployment):
@@ -118,8 +118,9 @@ def _method(plan: Plan, step: Step) -> str:
     return "held_weights" if in_parts else step.signature.name
 
 
-def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Iterator[tuple[str, Mapping[str, int]]]:
+def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Mapping[str, Mapping[str, int]]:
     """The memory that syncs add to roles during a step."""
+    added: dict[str, Counter[str]] = {}
     for sync in syncs:
         load, export = plan.node(sync.target_node).op, plan.node(sync.source_node).op
         if not isinstance(load, RoleCall) or not isinstance(export, RoleCall):
@@ -127,9 +128,10 @@ def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Iterator[tup
         beside = load.during is not None and (step.role, step.signature.name) == (load.role, load.during)
         loads = beside or step.node == sync.target_node or (sync.within and step.label == sync.target)
         if loads:
-            yield load.role, sync.added
+            added.setdefault(load.role, Counter()).update(sync.added)
         if sync.copied and (loads or step.node == sync.source_node):
-            yield export.role, {"copied weights": sync.copied}
+            added.setdefault(export.role, Counter()).update({"copied weights": sync.copied})
+    return added
 
 
 def _held_parts(

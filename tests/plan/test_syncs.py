@@ -10,7 +10,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.plan.gpu_memory import gpu_peaks
+from hfdsl.plan.gpu_memory import _added, gpu_peaks
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.protocols.layouts import Generation, Layout, Parameter, Replicas, Slices
@@ -152,6 +152,21 @@ def test_weights_that_are_read_in_the_memory_of_others_are_there_as_a_whole(prog
         "trainer": {"weights": 2000, "copied weights": 160},
         "engine": {"weights": 1000, "arriving weights": 160},
     }
+
+
+def test_copies_for_several_readers_add_up() -> None:
+    @hf.dataflow
+    def twice(prompts: Prompts, trainer: Trainer, engine: InFlight, judge: InFlight) -> None:
+        trainer.update(engine.generate(prompts))
+        hf.sync(trainer, engine, judge)
+
+    pool = hf.ResourcePool([1], name="device")
+    reader = hf.place(InFlight, *WEIGHTS, layout=Slices(0), pool=pool, colocate=False)
+    trainer = hf.place(SizedTrainer, *WEIGHTS, pool=pool, colocate=False)
+    plan = twice.compile(hf.Deployment(trainer=trainer, engine=reader, judge=reader), {B: 64})
+    assert [sync.copied for sync in plan.syncs] == [160, 160]
+    [export] = [step for step in plan.steps if step.label == "trainer.weights"]
+    assert _added(plan, plan.syncs, export) == {"trainer": {"copied weights": 320}}
 
 
 def test_a_sync_without_layouts_has_no_line() -> None:
