@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
 from typing import Any, Final
@@ -79,6 +79,10 @@ class ThroughHost(IntoEngine):
         token = rank.set(replace(rank.get() or workers.RankContext(), offloads=True))
         super().__init__(config)
         rank.reset(token)
+
+
+WAYS: Final[Mapping[str, type[IntoEngine]]] = {"host": ThroughHost, "engine": IntoEngine}
+"""The roles, by where their weights arrive."""
 
 
 @hf.dataflow
@@ -180,6 +184,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.5, help="seconds before each step")
     parser.add_argument("--engine", default="", help="the class of engine, instead of vLLM")
+    parser.add_argument("--ways", nargs="+", default=[*WAYS], choices=WAYS, help="where weights arrive")
     args = parser.parse_args()
     if GPUS:
         print(torch.cuda.get_device_name(), torch.__version__, flush=True)
@@ -187,8 +192,8 @@ def main() -> None:
     sizes = state_parameters(w.ReferenceConfig(model))["policy"]
     broadcast(sum(parameter.bytes for parameter in sizes), args.times)
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    for role in (ThroughHost, IntoEngine):
-        measure(args, role)
+    for way in args.ways:
+        measure(args, WAYS[way])
     ray.shutdown()
 
 
