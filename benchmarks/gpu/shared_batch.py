@@ -55,8 +55,8 @@ class Engine:
         ENGINES["vllm"] = f"{LongTails.__module__}:{LongTails.__name__}"
         config = llama(args.hidden, args.layers, args.vocabulary, PROMPT + args.tokens)
         model = ModelConfig(config=config, dtype=args.dtype, end_tokens=())
-        generation = GenerationConfig(args.tokens, engine="vllm", cache_tokens=args.cache)
-        self.policy = policy(model, 1.0, SoleRank())
+        generation = GenerationConfig(args.tokens, args.temperature, engine="vllm", cache_tokens=args.cache)
+        self.policy = policy(model, args.temperature, SoleRank())
         sampler = sampling(self.policy, model, generation, BatchingConfig(tokens=4096), None)
         assert sampler.external is not None
         assert sampler.engine_weights is not None
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--tail", type=int, default=10, help="the 99th percentile of lengths over their median")
     parser.add_argument("--cache", type=int, default=320_000, help="tokens of the engine's cache")
     parser.add_argument("--round", type=int, default=8, help="decode steps between two requests to the engine")
+    parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--calls", type=int, default=3, help="measured calls of a row, at least")
     for position, cells in enumerate(table(parser.parse_args())):
         if position == 0:

@@ -19,7 +19,7 @@ Duties that vLLM leaves to its callers, and its silent failures:
 - It silently leaves out an adapter of a layer for which it supports none (``hfdsl.rl.workers.engine_adapters`` refuses
   these).
 - Before 0.28, weights of a layer with an adapter have another name than in a saved model.
-- Greedy rows ignore the temperature, also in their log-probs; a logits processor divides by it instead.
+- Greedy rows ignore the temperature, also in their log-probs (``hfdsl.rl.engines.vllm_temperature``).
 - After going to sleep, it asserts that the GPU has at least as much free memory as before. Another process on that GPU
   may have taken memory meanwhile, and the engine was then unusable. So it is shown the same figure twice.
 """
@@ -43,6 +43,7 @@ import torch
 from hfdsl.rl.engines.interface import Completion, EngineStart, LoadPart, Rendezvous, Stepped, WakePart
 from hfdsl.rl.engines.places import PlaceWriter
 from hfdsl.rl.engines.vllm_places import vllm_places
+from hfdsl.rl.engines.vllm_temperature import at_temperature
 from hfdsl.rl.engines.weights import Weights
 from hfdsl.rl.workers.engine_adapters import allocated_rank
 
@@ -99,8 +100,6 @@ class VllmEngine:
                 "distributed_executor_backend": "external_launcher",
                 "disable_custom_all_reduce": True,  # it looks at the GPUs of the others, and a process has one
             }
-        if start.temperature != 1:
-            options["logits_processors"] = [_divide_by(start.temperature)]
         if start.adapter is not None:
             options |= {
                 "enable_lora": True,
@@ -116,21 +115,21 @@ class VllmEngine:
         self.calls: dict[int, _Begun] = {}  # those that are sampled step by step
         self.call_of: dict[str, int] = {}  # by the name of a row that has not ended
         self.finished_steps = 0  # decode steps that a load has waited for
-        self.llm = LLM(
-            model=str(folder),
-            runner="generate",
-            skip_tokenizer_init=True,
-            generation_config="vllm",  # not the sampling of the model's own generation_config.json
-            dtype=start.dtype,
-            max_model_len=start.max_length,
-            kv_cache_memory_bytes=start.cache_bytes,
-            enable_prefix_caching=True,
-            load_format="dummy",
-            logprobs_mode="processed_logprobs",
-            disable_log_stats=True,
-            seed=0,
-            **options,
-        )
+        options |= {
+            "model": str(folder),
+            "runner": "generate",
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",  # not the sampling of the model's own generation_config.json
+            "dtype": start.dtype,
+            "max_model_len": start.max_length,
+            "kv_cache_memory_bytes": start.cache_bytes,
+            "enable_prefix_caching": True,
+            "load_format": "dummy",
+            "logprobs_mode": "processed_logprobs",
+            "disable_log_stats": True,
+            "seed": 0,
+        }
+        self.llm = LLM(**at_temperature(options, start.temperature))
         [places] = self.llm.apply_model(partial(vllm_places, start))
         self.writer = None if places is None else PlaceWriter(places)
         self.copies = self.writer is not None
@@ -386,25 +385,3 @@ def _completion(output: Any) -> Completion:
     tokens, log_probs = list(output.token_ids), output.logprobs
     values = [log_probs[i][token].logprob for i, token in enumerate(tokens)]
     return Completion(tokens, values)
-
-
-def _divide_by(temperature: float) -> type:
-    """A logits processor that divides the logits of all rows, including greedy ones."""
-    from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingImports]  # optional
-        LogitsProcessor,
-    )
-
-    class Temperature(LogitsProcessor):  # type: ignore[misc]  # where vLLM is not installed
-        def __init__(self, *args: Any) -> None:
-            pass
-
-        def is_argmax_invariant(self) -> bool:
-            return False  # else greedy rows leave it out
-
-        def update_state(self, batch_update: Any) -> None:
-            pass
-
-        def apply(self, logits: torch.Tensor) -> torch.Tensor:
-            return logits.div_(temperature)
-
-    return Temperature
