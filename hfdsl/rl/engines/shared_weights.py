@@ -59,11 +59,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Final
 
 import torch
 
+from hfdsl.plan.buckets import filled
 from hfdsl.rl.engines.handle import EngineHandle
 from hfdsl.rl.engines.process import EngineProcess
+
+COPIED_AT_ONCE: Final = 32 * 2**20
+"""The bytes on their way to the host at once. A GPU copies to the host in order, so a result waits for these alone."""
 
 
 class SharedWeights:
@@ -152,9 +157,11 @@ def begin_copy(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.
 
 
 def _copy_on_own_stream(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], device: int) -> None:
+    sized = ((named, named[1].nbytes) for named in sources.items())
     with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
-        _copy(targets, sources)
-        torch.cuda.current_stream().synchronize()
+        for together, _ in filled(sized, COPIED_AT_ONCE):
+            _copy(targets, dict(together))
+            torch.cuda.current_stream().synchronize()
 
 
 @torch.no_grad()
