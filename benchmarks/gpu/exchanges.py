@@ -43,10 +43,11 @@ class Halves(Layout):
 
 
 class Holder(hf.Worker):
-    """A role with the weights of a model, in memory that stays."""
+    """A role with the weights of a model, in memory that stays; after a sync one element in ``period`` changes."""
 
-    def __init__(self, size: Size, layout: Layout, *, filled: bool) -> None:
+    def __init__(self, size: Size, layout: Layout, *, filled: bool, period: int = 0) -> None:
         torch.manual_seed(0)
+        self.period, self.first = period, 0
         self.weights = {
             parameter.name: torch.empty(parameter.shape, dtype=torch.bfloat16, device=DEVICE).fill_(0.0)
             for parameter in size.parameters()
@@ -58,7 +59,7 @@ class Holder(hf.Worker):
         self.allocated = torch.cuda.memory_allocated() if GPUS else 0
 
     @staticmethod
-    def state_parameters(size: Size, layout: Layout, *, filled: bool) -> dict[str, list[Parameter]]:
+    def state_parameters(size: Size, layout: Layout, *, filled: bool, period: int = 0) -> dict[str, list[Parameter]]:
         return {"policy": size.parameters()}
 
     def held_weights(self, state: str) -> dict[str, Any]:
@@ -76,13 +77,16 @@ class Holder(hf.Worker):
 
 class Trainer(Holder):
     @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
-    @hf.exports("policy", layout=lambda mesh, size, layout, *, filled: layout)
+    @hf.exports("policy", layout=lambda mesh, size, layout, *, filled, period=0: layout)
     def exported(self) -> dict[str, Any]:
         return self.weights
 
     @hf.register(hf.Dispatch.ONE_TO_ALL)
-    @hf.reads("policy")
+    @hf.writes("policy")
     def sent(self) -> int:
+        for weight in self.weights.values() if self.period else ():
+            weight.view(torch.int16).view(-1)[self.first :: self.period].bitwise_xor_(1)
+        self.first = (self.first + 1) % max(self.period, 1)
         return self.peak()
 
 
@@ -98,7 +102,7 @@ class Engine(Holder):
         yield self.weights
 
     @hf.register(hf.Dispatch.ONE_TO_ALL)
-    @hf.reads("policy")
+    @hf.reads("policy", staleness=1)
     def loaded(self) -> int:
         return self.peak()
 
@@ -168,15 +172,16 @@ STORED_BYTES = 4 * 2**30
 """The most bytes that are sent through the object store."""
 
 
-def by_schedule(name: str, way: str, times: int, bucket_bytes: int) -> None:
-    """Steps that sync and do nothing else, without digests and with them."""
+def by_schedule(name: str, way: str, times: int, bucket_bytes: int, period: int, *, deltas: bool) -> None:
+    """Steps that sync, after which one element in ``period`` changes, and do nothing else; also with digests."""
     size, (layout, direct) = SIZES[name], WAYS[way]
     pools = [hf.ResourcePool([1], use_gpu=GPUS) for _ in range(2)]
     deployment = hf.Deployment(
-        trainer=hf.place(Trainer, size, layout, filled=True, pool=pools[0]),
+        trainer=hf.place(Trainer, size, layout, filled=True, period=period, pool=pools[0]),
         engine=hf.place(Engine, size, Replicas(), filled=False, pool=pools[1]),
     )
-    plan = synced.compile(deployment, optimize=hf.Optimize(direct=direct, bucket_bytes=bucket_bytes))
+    switches = hf.Optimize(direct=direct, bucket_bytes=bucket_bytes, deltas=deltas)
+    plan = synced.compile(deployment, optimize=switches)
     (sync,) = plan.syncs
     with plan.launch("ray", deadline=120) as running:
         planned = (sync.peak - sync.needed) / MiB
@@ -194,10 +199,14 @@ def by_schedule(name: str, way: str, times: int, bucket_bytes: int) -> None:
             row(True, name, f"hf.sync, {way}", size.bytes, seconds(running.step, times, lambda: None))
         else:
             median_seconds, checked = in_turns(running.step, verified, times)
-            row(True, name, f"hf.sync, {way}", size.bytes, median_seconds, memory(running.step) if GPUS else "")
+            what = f"hf.sync, {way}" + ", changes alone" * deltas
+            row(True, name, what, size.bytes, median_seconds, memory(running.step) if GPUS else "")
             cost = f"{checked / median_seconds - 1:+.1%}; every 20th step {(checked / median_seconds - 1) / 20:+.2%}"
             memory_too = f"; {memory(verified)}" if GPUS else ""
             row(True, name, "  with digests on both sides", size.bytes, checked, cost + memory_too)
+        if period:  # the trainer has changed its weights since
+            verified()
+            return
         compared = running.verify("policy")
         if not compared.compared:
             raise RuntimeError(f"not compared: {compared.skipped}")
@@ -237,8 +246,10 @@ def compare(arguments: argparse.Namespace, port: int) -> None:
             if time.perf_counter() - start > limit:
                 print(f"{name}, {way}: left out, {limit:.0f} s have passed", flush=True)
                 continue
-            try:
-                by_schedule(name, way, times if WAYS[way][1] else 1, arguments.bucket * MiB)
-            except Exception as error:  # noqa: BLE001  # the other rows are worth having
-                print(f"{name}, {way}: {type(error).__name__}: {error}", flush=True)
+            period, bucket_bytes = round(1 / arguments.changed) if arguments.changed else 0, arguments.bucket * MiB
+            for deltas in (False, True) if period and WAYS[way][1] else (False,):
+                try:
+                    by_schedule(name, way, times if WAYS[way][1] else 1, bucket_bytes, period, deltas=deltas)
+                except Exception as error:  # noqa: BLE001  # the other rows are worth having
+                    print(f"{name}, {way}: {type(error).__name__}: {error}", flush=True)
     ray.shutdown()

@@ -194,6 +194,9 @@ def main() -> None:
     parser.add_argument(
         "--bucket", type=int, default=hf.Optimize().bucket_bytes // MiB, help="exchange: bucket_bytes, in MiB"
     )
+    parser.add_argument(
+        "--changed", type=float, default=0.0, help="exchange: the share of elements that changes, also sent alone"
+    )
     parser.add_argument("--no-raw", action="store_true", help="exchange: leave out the collectives by hand")
     parser.add_argument("--seconds", type=float, default=190, help="exchange: no row begins after them")
     arguments = parser.parse_args()

@@ -109,7 +109,7 @@ def _plan(context: Context, report: Report, switches: Optimize, queues: frozense
     steps = _balanced(steps, context) if switches.balance else steps
     stage_of = split(context.program.graph).of
     steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
-    steps = scheduled(steps, context.program.graph, deployment, groups, switches.bucket_bytes)
+    steps = scheduled(steps, context.program.graph, deployment, groups, switches.bucket_bytes, deltas=switches.deltas)
     layouts |= {step.node: step.layout for step in steps}
     gpus = SharedGpus(context)
     plan = CompiledPlan(

@@ -62,7 +62,8 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     """The peak of all GPUs that the same roles use, where one of them states its memory, as ``role_facts`` has it.
 
     While a role loads weights, two buckets of them are on its GPUs beside those that it has, also on their way to host
-    memory. While it generates from other slices, the rest of these is. Weights that its process reads in the memory of
+    memory. Where only changes go, both sides have twice as much, and the role that sends keeps what it has sent. While
+    a role generates from other slices, the rest of these is there. Weights that its process reads in the memory of
     another one are there as a whole, in copies of both sides; in flight also while it generates.
     """
     added = {step.node: _added(plan, syncs, step) for step in plan.steps}
@@ -131,6 +132,10 @@ def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Mapping[str,
             added.setdefault(load.role, Counter()).update(sync.added)
         if sync.copied and (loads or step.node == sync.source_node):
             added.setdefault(export.role, Counter()).update({"copied weights": sync.copied})
+        if sync.kept:
+            added.setdefault(export.role, Counter()).update({"weights sent last": sync.kept})
+        if sync.kept and (loads or step.node == sync.source_node):
+            added.setdefault(export.role, Counter()).update({"leaving weights": sync.peak - sync.needed})
     return added
 
 

@@ -26,6 +26,7 @@ Every rank computes the same schedule by itself: it depends on nothing but its a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -113,6 +114,21 @@ class Schedule:
             for holders, total_bytes in by_holders.items():
                 for rank in holders:
                     counts[rank] += total_bytes / len(holders)
+        return tuple(counts)
+
+    @cached_property
+    def sent_once(self) -> tuple[float, ...]:
+        """The most bytes of what a source rank sends, where a part that goes to several readers counts once."""
+        counts = [0.0] * self.source_mesh.world_size
+        for route in self.routes:
+            size = route.item_bytes * len(route.parameters)
+            readers = Counter[tuple[tuple[int, ...], Box]]()
+            for need in route.needs:
+                for piece in need.received:
+                    readers[piece.holding.ranks, piece.box] += len(need.ranks)
+            for (holders, box), count in readers.items():
+                for rank in holders:
+                    counts[rank] += volume(box) * size * min(count / len(holders), 1)
         return tuple(counts)
 
     @cached_property

@@ -41,7 +41,8 @@ class KeptLayouts(dict[tuple[Any, ...], Any]):
 class ScheduledSync:
     """A load of weights by schedule; nodes are those of the steps, and layouts those of ``schedule``'s two sides.
 
-    With ``broadcast`` rank 0 sends all of it to all ranks at once, in buckets.
+    With ``broadcast`` rank 0 sends all of it to all ranks at once, in buckets. With ``deltas`` an exchange sends only
+    the elements that have changed since the last one.
     """
 
     state: str
@@ -51,6 +52,7 @@ class ScheduledSync:
     source_layout: Layout
     target_layout: Layout
     broadcast: bool = False
+    deltas: bool = False
 
     def column(self, target: int) -> str:
         """The column with the parts for a target rank."""

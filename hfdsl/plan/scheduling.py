@@ -24,6 +24,8 @@ def scheduled(
     deployment: Deployment,
     groups: tuple[ProcessGroup, ...],
     bucket_bytes: int = BUCKET_BYTES,
+    *,
+    deltas: bool = False,
 ) -> list[Step]:
     """The steps, with the schedules of those that export and load weights in parts.
 
@@ -49,7 +51,7 @@ def scheduled(
         for load in loads:
             sync = sync_of.get((export.role or "", export.signature.name, load.role or "", load.signature.name))
             by_schedule = None if sync is None else _scheduled(export, load, sync, hosts, bucket_bytes)
-            syncs += [] if by_schedule is None else [by_schedule]
+            syncs += [] if by_schedule is None else [replace(by_schedule, deltas=deltas)]
         if node not in returned and len(syncs) == len(loads):
             layout = ValueLayout(export.group, export.ranks, lists=True)
             changed[node] = replace(export, layout=layout, parts=tuple(syncs))

@@ -48,6 +48,8 @@ class SyncTraffic:
     """Whether it is an all-gather within groups of ranks."""
     copied: int
     """The bytes that a rank copies for its readers, which read them at once; 0 if weights go bucket by bucket."""
+    kept: int
+    """The bytes that a rank keeps of what it has sent, to send only changes of it; 0 if it sends all."""
     seconds: float
 
     def __str__(self) -> str:
@@ -57,7 +59,13 @@ class SyncTraffic:
         return (
             f"{self.state} {way}: a rank needs up to {byte_amount(self.needed)}{beside}, "
             f"receives up to {byte_amount(self.received)}{how}, and has at most {byte_amount(self.peak)} at once; "
-            f"{byte_amount(self.moved)} in all, {self.seconds * 1e3:.3g} ms"
+            f"{byte_amount(self.moved)} in all, {self.seconds * 1e3:.3g} ms{self._only_changes}"
+        )
+
+    @property
+    def _only_changes(self) -> str:
+        return f", less where few elements change; a rank keeps {byte_amount(self.kept)} of what it sent" * bool(
+            self.kept
         )
 
     @property
@@ -87,6 +95,7 @@ class SyncTraffic:
             "buckets": self.buckets,
             "gathers": self.gathers,
             "copied": self.copied,
+            "kept": self.kept,
             "seconds": self.seconds,
         }
 
@@ -111,6 +120,8 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             and load.group != plan.layouts[sync.source.node.id].group
             and goes_direct(plan, direct_groups, sync.source.node.id, load.group)
         )
+        deltas = load is not None and load.node in exchanged and scheduled is not None and scheduled.deltas
+        peak = max(map(add, schedule.needed, schedule.received) if at_once else schedule.peak)
         yield SyncTraffic(
             state=sync.state,
             source=sync.source.node.label,
@@ -120,11 +131,12 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             needed=max(schedule.needed),
             received=max(schedule.received),
             redundant=_redundant(sync, schedule),
-            peak=max(map(add, schedule.needed, schedule.received) if at_once else schedule.peak),
+            peak=peak + deltas * (peak - max(schedule.needed)),  # changes take the memory of as much again
             moved=moved,
             buckets=buckets,
             gathers=bool(schedule.gather_groups),
             copied=ceil(max(schedule.sent)) if at_once else 0,
+            kept=ceil(max(schedule.sent_once)) if deltas else 0,
             seconds=buckets * LATENCY_SECONDS + busiest / _bandwidth(plan, sync, bandwidths),
         )
     yield from _reshardings(plan, bandwidths)
@@ -169,6 +181,7 @@ def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTr
             buckets=-(-received // max(change.staging, 1)),
             gathers=bool(schedule.gather_groups),
             copied=0,
+            kept=0,
             seconds=LATENCY_SECONDS + received / bandwidths["gpu" if place.pool.use_gpu else "copy"],
         )
 

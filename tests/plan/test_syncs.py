@@ -169,6 +169,33 @@ def test_copies_for_several_readers_add_up() -> None:
     assert _added(plan, plan.syncs, export) == {"trainer": {"copied weights": 320}}
 
 
+def test_a_sync_of_changes_keeps_what_it_has_sent() -> None:
+    """Four trainers hold halves twice. Each sends half of its own, or to eight engines all of it, once each."""
+    trainer = hf.place(SizedTrainer, *WEIGHTS, pool=hf.ResourcePool([4], name="train"), mesh=hf.Mesh(dp=2, tp=2))
+    for mesh, kept in ((hf.Mesh(tp=2), 40), (hf.Mesh(dp=8), 80)):
+        layout = Slices(0) if mesh.tp == 2 else Replicas()
+        engines = hf.ResourcePool([mesh.world_size], name="engines")
+        engine = hf.place(Sized, *WEIGHTS, layout=layout, pool=engines, mesh=mesh)
+        plan = flow.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64}, optimize=hf.Optimize(deltas=True))
+        [sync] = plan.syncs
+        arriving = sync.received  # one bucket holds all, and changes take as much again
+        assert (sync.kept, sync.peak) == (kept, sync.needed + 2 * arriving)
+        assert f"a rank keeps {kept} B of what it sent" in str(sync)
+        roles = {role: parts for peak in gpu_peaks(plan, plan.syncs) for role, parts in peak.roles.items()}
+        assert roles["trainer"]["weights sent last"] == kept
+        assert roles["engine"]["arriving weights"] == 2 * arriving
+        update = next(step for step in plan.steps if step.label == "trainer.update")
+        assert _added(plan, plan.syncs, update) == {"trainer": {"weights sent last": kept}}
+
+
+def test_what_does_not_go_bucket_by_bucket_keeps_nothing() -> None:
+    pool = hf.ResourcePool([1], name="device")
+    trainer = hf.place(SizedTrainer, *WEIGHTS, pool=pool, colocate=False)
+    engine = hf.place(InFlight, *WEIGHTS, layout=Slices(0), pool=pool, colocate=False)
+    plan = flow.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64}, optimize=hf.Optimize(deltas=True))
+    assert [(sync.kept, sync.copied) for sync in plan.syncs] == [(0, 160)]
+
+
 def test_a_sync_without_layouts_has_no_line() -> None:
     @hf.dataflow
     def undeclared(prompts: Prompts, trainer: Undeclared, engine: Engine) -> None:

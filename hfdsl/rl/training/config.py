@@ -110,7 +110,7 @@ class Loaded:
             self.sizes(),
             self._batches,
             self.config.seed,
-            optimize=hf.Optimize(bucket_bytes=self.config.bucket_bytes),
+            optimize=hf.Optimize(bucket_bytes=self.config.bucket_bytes, deltas=self.config.deltas),
         )
 
     def _batches(self) -> Iterator[Any]:

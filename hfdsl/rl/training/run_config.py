@@ -218,6 +218,8 @@ class RunConfig:
     """Steps between two comparisons of the digests of all synced weights and their copies; left out, none."""
     bucket_bytes: Count = Optimize().bucket_bytes
     """The most bytes of weights on their way to a rank at once, in a sync by schedule."""
+    deltas: bool = False
+    """Whether weights that go bucket by bucket go as the elements that have changed since the last sync."""
     evaluation: EvaluationConfig | None = None
     """The evaluation of the policy; left out, there is none."""
     update: UpdateConfig | None = None
@@ -242,6 +244,7 @@ MAY_CHANGE = (
     "record",
     "verify_sync",
     "bucket_bytes",
+    "deltas",
     "checkpoints",
     "faults",
     "deployment",

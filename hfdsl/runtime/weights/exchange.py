@@ -37,6 +37,8 @@ Why it is one version. A trainer runs nothing else before its last message has l
 last one is in its place: only then does its load return. An engine whose load fails half way raises, and refuses to
 generate (HF770).
 
+With ``Optimize.deltas`` the same messages have only what has changed (``hfdsl.runtime.weights.deltas``).
+
 In one process, as on the local backend, the same messages are packed and unpacked, without a communicator.
 """
 
@@ -44,18 +46,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-import torch.distributed as dist
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.digests import DigestLayouts, DigestValues
 from hfdsl.runtime.rank.torch_internals import begin_together
+from hfdsl.runtime.weights import deltas, operations
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.messages import (
     AHEAD,
@@ -143,18 +145,25 @@ def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
     """Send a source's part to all readers of a sync, whose ranks follow the senders' in a group."""
     held, sync = exports[0].held, exports[0].sync
     turns = _sent(sync, held.rank)
+    if sync.deltas:
+        deltas.send_changes(sync, turns, held, communicator, device)
+        return
     views = kept_views(sync, "exports", held, turns)
     buffers = take_buffers(sync, "exports", held.rank, turns, device, views)
     leaving: deque[Sequence[Any]] = deque()
     for (message,) in buffers.turns:
         if len(leaving) == AHEAD:
-            _wait(leaving.popleft())
+            operations.wait(leaving.popleft())
         views.pack(message, held)
         reader = len(sync.senders) + message.message.target
-        begin = partial(_broadcast, communicator) if sync.broadcast else partial(_send, communicator, reader)
+        begin = (
+            partial(operations.broadcast, communicator)
+            if sync.broadcast
+            else partial(operations.send, communicator, reader)
+        )
         leaving.append(begin_together(communicator, begin, message.operations(HeldParts(views, held))))
     for works in leaving:
-        _wait(works)
+        operations.wait(works)
     give_buffers(sync, "exports", held.rank, buffers, device)
 
 
@@ -162,25 +171,6 @@ def _sent(sync: ScheduledSync, rank: int) -> MessageTurns:
     """The messages of a source, one after another: one to each reader, or in a broadcast one for all."""
     buckets = sync.schedule.messages_from(rank)
     return [[message] for bucket in buckets for message in (bucket[:1] if sync.broadcast else bucket)]
-
-
-def _broadcast(communicator: Any, flat: torch.Tensor) -> Any:
-    options = dist.BroadcastOptions()
-    options.rootRank, options.asyncOp = 0, True
-    return communicator.broadcast([flat], options)
-
-
-def _send(communicator: Any, target: int, flat: torch.Tensor) -> Any:
-    return communicator.send([flat], target, 0)
-
-
-def _receive(communicator: Any, source: int, flat: torch.Tensor) -> Any:
-    return communicator.recv([flat], source, 0)
-
-
-def _wait(works: Iterable[Any]) -> None:
-    for work in works:
-        work.wait()
 
 
 # -- receiving ---------------------------------------------------------------------------------------------------------
@@ -268,6 +258,9 @@ def receive(
     sync: ScheduledSync, rank: int, communicator: Any, device: str, held: HeldParts | None, write: Write
 ) -> None:
     """Take part in the exchange as a target rank that receives from all its senders."""
+    if sync.deltas:
+        deltas.receive_changes(sync, rank, communicator, device, held, write)
+        return
     views = None if held is None else held.views
     buffers = take_buffers(sync, "loads", rank, sync.schedule.messages_to(rank), device, views)
     expected: deque[list[tuple[Sequence[Any], BufferedMessage]]] = deque()
@@ -276,7 +269,11 @@ def receive(
         works = []
         for message in buffers.turns[turn]:
             source = sync.senders.index(message.message.source)
-            begin = partial(_broadcast, communicator) if sync.broadcast else partial(_receive, communicator, source)
+            begin = (
+                partial(operations.broadcast, communicator)
+                if sync.broadcast
+                else partial(operations.receive, communicator, source)
+            )
             works.append((begin_together(communicator, begin, message.operations(held)), message))
         expected.append(works)
 
@@ -284,7 +281,7 @@ def receive(
         expect(turn)
     for turn in range(len(buffers.turns)):
         for works, message in expected.popleft():
-            _wait(works)
+            operations.wait(works)
             write(message)
         if turn + AHEAD < len(buffers.turns):
             expect(turn + AHEAD)

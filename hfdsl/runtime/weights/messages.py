@@ -187,6 +187,15 @@ def _aligned(transfer: Transfer) -> int:
     return -(-transfer.bytes // ALIGNMENT) * ALIGNMENT
 
 
+def with_all_parts(
+    message: WeightMessage, number: int, device: torch.device | str
+) -> tuple[torch.Tensor, BufferedMessage]:
+    """A message with all of its parts in memory of its own, and that memory u8[N], which is 0 between the parts."""
+    room = _Room.of(message, number, frozenset())
+    content = torch.zeros(room.bytes, dtype=torch.uint8, device=device)
+    return content, room.buffered(content, None)
+
+
 def pack(message: BufferedMessage, held: LocalWeights) -> None:
     """Write the parts of a message into its buffer, from the tensors of a rank."""
     for at, part in message.parts.items():
