@@ -171,11 +171,11 @@ class Schedule:
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether every rank on both sides holds each of its parameters whole."""
+        """Whether every rank on both sides holds every parameter whole, unlike stages and experts."""
         return all(
-            boxes == (whole(route.shape),)
+            sum(len(part.ranks) for part in parts if part.boxes == (whole(route.shape),)) == mesh.world_size
             for route in self.routes
-            for boxes in (*(holding.boxes for holding in route.sources), *(need.boxes for need in route.needs))
+            for parts, mesh in ((route.sources, self.source_mesh), (route.needs, self.target_mesh))
         )
 
     def _per_rank(self, elements: Callable[[Need], int]) -> tuple[int, ...]:

@@ -126,6 +126,26 @@ def test_every_rank_gets_its_elements_once_from_an_owner(data: st.DataObject) ->
     )
 
 
+@given(st.data())
+def test_whole_is_where_every_rank_on_both_sides_holds_everything(data: st.DataObject) -> None:
+    """Then one value of the first rank is enough for all; stages and experts are whole on some ranks only."""
+    case = Case(data)
+    assume(case.complete())
+    sides = (case.source, case.source_mesh), (case.target, case.target_mesh)
+    holds_all = [
+        held(layout, case.parameters, mesh, rank) == case.whole
+        for layout, mesh in sides
+        for rank in range(mesh.world_size)
+    ]
+    ordered = all(
+        len(layout.boxes(case.parameters[0], mesh, rank)) == 1
+        for layout, mesh in sides
+        for rank in range(mesh.world_size)
+    )
+    assume(ordered or not all(holds_all))  # a layout may keep all elements in an order of its own
+    assert case.schedule().is_whole == all(holds_all)
+
+
 @given(st.data(), st.integers(8, 200))
 def test_messages_carry_every_element_once_in_buckets_of_the_planned_size(data: st.DataObject, most: int) -> None:
     case = Case(data)

@@ -11,7 +11,18 @@ from typing import Any
 import torch
 
 import hfdsl as hf
-from hfdsl.protocols.layouts import ByName, Generation, Layout, Parameter, Replicas, Shards, Slices, StandardLayout
+from hfdsl.protocols.layouts import (
+    ByName,
+    Generation,
+    Layout,
+    Only,
+    Parameter,
+    Replicas,
+    Shards,
+    Slices,
+    Stages,
+    StandardLayout,
+)
 from hfdsl.runtime.weights.messages import PartViews
 from hfdsl.runtime.weights.resharding import local_boxes
 
@@ -177,6 +188,8 @@ LAYOUTS: dict[str, StandardLayout] = {
     "tensor": TENSOR,
     "sharded": SHARDED,
     "generation": Generation(TENSOR),
+    "stages": Stages(2),  # the embedding, and all others
+    "experts": ByName({"qkv": Only(axis="tp", at=(0,)), "down": Only(axis="tp", at=(1,))}),
 }
 
 

@@ -136,6 +136,11 @@ def check(running: Any) -> None:
         ("tensor", Mesh(tp=4, gen_tp=2), "generation", Mesh(tp=4, gen_tp=2), True),
         ("tensor", Mesh(dp=2, tp=4, gen_tp=1), "generation", Mesh(dp=2, tp=4, gen_tp=1), True),
         ("sharded", Mesh(dp=2, tp=2), "replicas", Mesh(dp=2, tp=2), True),
+        ("stages", Mesh(pp=2), "replicas", Mesh(dp=2), False),
+        ("stages", Mesh(pp=2), "replicas", Mesh(dp=2), True),
+        ("replicas", Mesh(dp=2), "stages", Mesh(pp=2), False),
+        ("experts", Mesh(tp=2), "replicas", Mesh(), False),
+        ("experts", Mesh(tp=2), "stages", Mesh(pp=2), True),
     ],
     ids=str,
 )
