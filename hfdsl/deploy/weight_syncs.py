@@ -14,7 +14,10 @@ from typing import Any
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Graph, Node, RoleCall
+from hfdsl.graph.signatures import Signature, StaticType
+from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.role_facts import stated_parameters
 from hfdsl.protocols.state import Effect, EffectKind, effects_of
 from hfdsl.protocols.worker import Worker
@@ -117,20 +120,59 @@ class WeightSync:
                 yield by_name[name], parameter
 
 
+def unscheduled(sync: WeightSync, load: Node) -> str | None:
+    """Why a call that loads the weights of a sync cannot get them in parts, by a schedule; None if it can.
+
+    Raises:
+        Exception: any that the function of a layout raises.
+    """
+    signatures = [node.op.signature for node in (sync.source.node, load) if isinstance(node.op, RoleCall)]
+    exporting, loading = signatures
+    unknown = next((side for side in (sync.source, sync.target) if side.layout() is None), None)
+    if unknown is not None:
+        return f"the layout of '{unknown.node.label}' is not known"
+    if not sync.declared:
+        return "no side declares a layout"
+    if not isinstance(exporting.returns, StaticType) or _has_functions(exporting):
+        return f"'{sync.source.node.label}' returns no dict from every rank"
+    if _has_functions(loading) or not _all_get_the_same(loading, sync.target.placement.mesh):
+        return f"'{load.label}' does not give its argument to all ranks, as Dispatch.ONE_TO_ALL does"
+    if len(load.arguments) != 1:
+        return f"'{load.label}' gets other arguments beside the weights"
+    if not (sync.source.parameters or sync.target.parameters):
+        return f"neither '{sync.source.role}' nor '{sync.target.role}' states the parameters of '{sync.state}'"
+    return None
+
+
+def _has_functions(signature: Signature) -> bool:
+    """Whether its protocol is a pair of functions."""
+    registration = signature.registration
+    return registration is None or (signature.protocol is None and registration.execute_mode is Execute.ALL)
+
+
+def _all_get_the_same(signature: Signature, mesh: Mesh) -> bool:
+    """Whether every rank runs it, with the whole of its arguments."""
+    protocol = signature.protocol
+    if protocol is None:
+        return mesh.world_size == 1  # rank 0 alone runs it
+    return protocol.takes == "whole" and protocol.chunk_count(mesh) == 1
+
+
 def weight_syncs(graph: Graph, deployment: Deployment | None) -> Iterator[WeightSync]:
     """List the syncs between placed roles, each once: the call that loads takes the result of the call that exports."""
     seen = set[tuple[str, ...]]()
     for node in graph.calls if deployment else ():
-        for target in _sides(deployment, node, "loads"):
+        for target in sides(deployment, node, "loads"):
             for ref in node.refs:
-                for source in _sides(deployment, graph.nodes[ref.node], "exports"):
+                for source in sides(deployment, graph.nodes[ref.node], "exports"):
                     key = (source.role, source.method, target.role, target.method, target.effect.state)
                     if source.effect.state == target.effect.state and key not in seen:
                         seen.add(key)
                         yield WeightSync(source, target)
 
 
-def _sides(deployment: Deployment | None, node: Node, kind: EffectKind) -> Iterator[SyncSide]:
+def sides(deployment: Deployment | None, node: Node, kind: EffectKind) -> Iterator[SyncSide]:
+    """The call of a placed role as a side of syncs: for each state that it exports, or loads."""
     if isinstance(node.op, RoleCall) and deployment is not None and node.op.role in deployment.placements:
         place, method = deployment.placements[node.op.role], node.op.signature.name
         for effect in effects_of(getattr(place.role, method, node.op.signature.body)):

@@ -18,6 +18,7 @@ from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.plan.versions import VersionCounts, read_lags, version_counts
 from hfdsl.protocols.dispatch import Functions
+from hfdsl.protocols.layouts import Parameter
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.partitioning import Pad
 from hfdsl.types.dims import Dim
@@ -63,8 +64,8 @@ class Step:
     ``chunk_of[i]`` is the chunk of ``ranks[i]``. With ``per_rank`` every rank gets its own entry of a list,
     otherwise with ``chunks == 1`` the whole value. ``rows_from`` is the node whose rows are split, ``balance``
     what they are balanced by; a function keeps the partition of its rows that the steps it ``follows`` have. ``custom``
-    is a protocol given as a pair of functions. ``parts`` are the syncs by schedule of the weights that it exports, and
-    ``sync`` is that of those that it loads.
+    is a protocol given as a pair of functions. ``parts`` are the syncs by schedule of the weights that it exports,
+    ``exports`` their parameters where they go as one whole value, and ``sync`` is the sync of those that it loads.
     """
 
     node: int
@@ -86,6 +87,7 @@ class Step:
     follows: tuple[int, ...] = ()
     stage: int = 0
     parts: tuple[ScheduledSync, ...] = ()
+    exports: tuple[Parameter, ...] = ()
     sync: ScheduledSync | None = None
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.deploy.pools import node_runs
-from hfdsl.deploy.weight_syncs import WeightSync, overrides, weight_syncs
+from hfdsl.deploy.weight_syncs import WeightSync, overrides, unscheduled, weight_syncs
 from hfdsl.graph.columns import result_origins
 from hfdsl.graph.program import Graph, Ref
-from hfdsl.graph.signatures import StaticType
 from hfdsl.plan.plan import Step, ValueLayout
 from hfdsl.plan.resharding import BUCKET_BYTES, Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
-from hfdsl.protocols.layouts import Layout, Replicas
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas
 from hfdsl.protocols.mesh import Mesh
 
 
@@ -50,13 +49,27 @@ def scheduled(
         syncs: list[ScheduledSync] = []
         for load in loads:
             sync = sync_of.get((export.role or "", export.signature.name, load.role or "", load.signature.name))
-            by_schedule = None if sync is None else _scheduled(export, load, sync, hosts, bucket_bytes)
+            is_whole = sync is None or unscheduled(sync, graph.nodes[load.node]) is not None
+            by_schedule = None if sync is None or is_whole else _scheduled(export, load, sync, hosts, bucket_bytes)
             syncs += [] if by_schedule is None else [replace(by_schedule, deltas=deltas)]
         if node not in returned and len(syncs) == len(loads):
             layout = ValueLayout(export.group, export.ranks, lists=True)
             changed[node] = replace(export, layout=layout, parts=tuple(syncs))
             changed |= {load.node: replace(load, sync=sync) for load, sync in zip(loads, syncs, strict=True)}
+        elif parameters := _exported_parameters(export, sync_of.values()):
+            changed[node] = replace(export, exports=parameters)
     return [changed.get(step.node, step) for step in steps]
+
+
+def _exported_parameters(export: Step, syncs: Iterable[WeightSync]) -> tuple[Parameter, ...]:
+    """The parameters of which some role loads a whole value from this step, as the exporting role has them."""
+    parameters = dict[Parameter, None]()
+    for sync in syncs:
+        if (sync.source.role, sync.source.method) == (export.role, export.signature.name):
+            source, target = (side.layout() or Replicas() for side in (sync.source, sync.target))
+            for exported, _ in sync.pairs(source, target):
+                parameters[replace(exported, name=source.stored_as(exported.name))] = None
+    return tuple(parameters)
 
 
 def _hosts(group: ProcessGroup) -> list[int]:
@@ -70,28 +83,19 @@ def _scheduled(
     export: Step, load: Step, sync: WeightSync, hosts: Mapping[str, Sequence[int]], bucket_bytes: int
 ) -> ScheduledSync | None:
     """The schedule of a sync; None if it goes as a whole."""
-    source, target = sync.source.layout(), sync.target.layout()
-    takes_all = load.chunks == 1 and not load.per_rank and load.custom is None and len(load.arguments) == 1
-    plain = isinstance(export.signature.returns, StaticType) and export.custom is None
-    if source is None or target is None or not sync.declared or not takes_all or not plain:
+    source, target, role = sync.source.layout(), sync.target.layout(), sync.source.placement.role
+    overridden = hasattr(role, "held_weights") and overrides(role, sync.source.method, "held_weights")
+    pairs = list(sync.pairs(source, target)) if source is not None and target is not None else []
+    if source is None or target is None or not pairs or overridden:
         return None
-    parameters = [loaded for _, loaded in sync.pairs(source, target)]
-    if not parameters:
-        return None
-    role = sync.source.placement.role
-    if hasattr(role, "held_weights") and overrides(role, sync.source.method, "held_weights"):
-        return None
-    source_mesh, target_mesh = sync.source.placement.mesh, sync.target.placement.mesh
-    if len(load.ranks) != target_mesh.world_size:
-        return None
-    ranks = export.ranks
+    source_mesh, target_mesh, ranks = sync.source.placement.mesh, sync.target.placement.mesh, export.ranks
     if len(ranks) != source_mesh.world_size:  # one rank has all of it
         source, source_mesh = Replicas(), Mesh()
     shared = {rank: rank for rank in ranks} if export.group == load.group else {}
 
     def compiled(source: Layout, source_mesh: Mesh) -> Schedule:
         return compile_schedule(
-            parameters,
+            [loaded for _, loaded in pairs],
             source,
             source_mesh,
             target,
@@ -103,8 +107,9 @@ def _scheduled(
         )
 
     schedule = compiled(source, source_mesh)
-    broadcast = schedule.is_whole
-    if broadcast and (shared or not hasattr(role, "held_weights")):
+    is_whole = schedule.is_whole
+    broadcast = is_whole and not shared and hasattr(role, "held_weights")
+    if is_whole and not broadcast:
         return None  # one value for all, which the method returns
     if broadcast:
         source, source_mesh = Replicas(), Mesh()

@@ -99,6 +99,21 @@ class Wrong(Trainer):
         return self.table | {"qkv": self.table["qkv"][: 7 if self.rank == 1 else 8]}
 
 
+class Unknown(Trainer):
+    """Its layout is not known, so what rank 0 returns goes to all; ``without`` is a parameter that it leaves out."""
+
+    without = ""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=lambda mesh, layout: None)
+    def weights(self) -> dict[str, Any]:
+        return {name: part for name, part in self.table.items() if name != self.without}
+
+
+class Lacking(Unknown):
+    without = "norm"
+
+
 class Killed(Trainer):
     """The process of its first rank is killed in the middle of the second exchange."""
 

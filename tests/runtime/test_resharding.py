@@ -188,6 +188,26 @@ def test_a_rank_that_exports_other_parts_is_named() -> None:
     assert "'qkv' of shape (7, 4), but its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("actor", "layout", "problem"),
+    [
+        (p.Unknown, "replicas", None),
+        (p.Lacking, "replicas", "'actor.weights' returned no 'norm' on rank 0"),
+        (p.Unknown, "tensor", "returned 'embedding' of shape (6, 4) instead of all of it, (12, 4), on rank 0"),
+    ],
+)
+def test_weights_that_go_as_one_value_are_all_and_whole(actor: type[p.Trainer], layout: str, problem: str) -> None:
+    with launched(layout, Mesh(tp=2), "replicas", Mesh(dp=2), actor=actor) as running:
+        assert [step.sync for step in running.plan.steps] == [None] * len(running.plan.steps)
+        if problem is None:
+            assert all(running.step())
+            return
+        with pytest.raises(SyncError) as error:
+            running.step()
+    assert (error.value.code, error.value.role, error.value.ranks) == ("HF773", "actor", (0,))
+    assert problem in error.value.message
+
+
 @pytest.mark.parametrize("layout", ["replicas", "tensor"])
 def test_a_load_that_fails_on_one_rank_ends_the_run(layout: str) -> None:
     """Nobody samples from weights of two versions."""

@@ -26,6 +26,7 @@ from hfdsl.check.constructor_types import parameters as constructor_parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.rules.exported_parts import parts_of_unknown
 from hfdsl.check.rules.slices import narrower
 from hfdsl.check.rules.stated_parameters import parameters_are_stated_once
 from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_parts, unused_layouts
@@ -62,7 +63,8 @@ def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
                 yield layout
             elif layout is not None:
                 layouts[side.effect.kind] = layout
-        yield from unused_layouts(sync, layouts)
+        if not parts_of_unknown(sync):
+            yield from unused_layouts(sync, layouts)
         if len(layouts) == 2:
             yield from _sync(context, sync, layouts["exports"], layouts["loads"])
 

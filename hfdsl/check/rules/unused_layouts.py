@@ -47,7 +47,7 @@ def unused_layouts(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[
                 "loading rank gets what the method returns",
                 Label(side.node.op.signature.span, f"declares a layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
                 (Label(side.placement.span, f"'{side.role}' is placed here"),),
-                notes=(_stating(side),),
+                notes=(stating(side),),
             )
             return
 
@@ -180,7 +180,8 @@ def _first_names(names: Sequence[str]) -> str:
     return f"it states {', '.join(map(repr, names[:MOST_NAMES]))}{more}"
 
 
-def _stating(side: SyncSide) -> str:
+def stating(side: SyncSide) -> str:
+    """Advice to state the parameters of a state."""
     returned = f'{{"{side.effect.state}": [Parameter(name, shape), ...]}}'
     role = side.placement.role.__name__
     method = f"a static method state_parameters of {role}, which takes the constructor's arguments"

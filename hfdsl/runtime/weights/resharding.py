@@ -25,7 +25,7 @@ from hfdsl.errors import SyncError
 from hfdsl.plan.resharding import Transfer
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, intersection, whole
-from hfdsl.protocols.layouts import Layout, Parameter
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
 from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
@@ -97,6 +97,19 @@ def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) ->
     places = sync.places.setdefault(("exports", rank), {})
     blame = "HF773", label, "returned"
     return LocalWeights(sync.source_layout, sync.schedule.source_mesh, rank, values, blame, places)
+
+
+def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label: str) -> None:
+    """Check that a rank has exported all of each parameter; nothing is known of values other than tensors by name.
+
+    Raises:
+        SyncError: HF773 if it lacks one, or has a part of it.
+    """
+    if pieces_of(values) is None:
+        return
+    held = LocalWeights(Replicas(), Mesh(), rank, values, ("HF773", label, "returned"), {})
+    for parameter in parameters:
+        held.find(parameter, whole(parameter.shape))
 
 
 def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> LocalWeights:
@@ -267,9 +280,11 @@ class LocalWeights:
                         piece.tensor if len(placed) == 1 else piece.tensor[tuple(slice(*extent) for extent in local)],
                     )
                 return
-            if tuple(piece.tensor.shape) != parameter.shape:
+            if (actual := tuple(piece.tensor.shape)) != parameter.shape:
+                if shape == parameter.shape:
+                    raise self._mismatch(f"'{name}' of shape {actual} instead of all of it, {shape},")
                 declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
-                raise self._mismatch(f"'{name}' of shape {tuple(piece.tensor.shape)}, but {declared}")
+                raise self._mismatch(f"'{name}' of shape {actual}, but {declared}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
             raise self._mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor

@@ -36,6 +36,17 @@ def exported_columns(step: Step, rank: int, columns: Mapping[str, Any], *, excha
     return dict(exported_parts(step.parts, index, value, step.label))
 
 
+def check_whole(step: Step, rank: int, columns: Mapping[str, Any]) -> None:
+    """Check the weights that one rank exports for all readers.
+
+    Raises:
+        SyncError: HF773 if a parameter is missing, or not whole.
+    """
+    from hfdsl.runtime.weights.resharding import whole_weights
+
+    whole_weights(step.exports, rank, columns[VALUE], step.label)
+
+
 def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | ArrivingWeights:
     """The weights for a load in a scheduled step, or their exchange."""
     from hfdsl.runtime.weights.exchange import ArrivingWeights
