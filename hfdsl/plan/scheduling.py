@@ -13,7 +13,7 @@ from hfdsl.graph.program import Graph, Ref
 from hfdsl.plan.plan import Step, ValueLayout
 from hfdsl.plan.resharding import BUCKET_BYTES, Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
-from hfdsl.protocols.layouts import Layout, Parameter, Replicas
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Tied
 from hfdsl.protocols.mesh import Mesh
 
 
@@ -88,9 +88,11 @@ def _scheduled(
     pairs = list(sync.pairs(source, target)) if source is not None and target is not None else []
     if source is None or target is None or not pairs or overridden:
         return None
+    names = {loaded.name: exported.name for exported, loaded in pairs if exported.name != loaded.name}
+    whole = Tied(Replicas(), names) if names else Replicas()
     source_mesh, target_mesh, ranks = sync.source.placement.mesh, sync.target.placement.mesh, export.ranks
     if len(ranks) != source_mesh.world_size:  # one rank has all of it
-        source, source_mesh = Replicas(), Mesh()
+        source, source_mesh = whole, Mesh()
     shared = {rank: rank for rank in ranks} if export.group == load.group else {}
 
     def compiled(source: Layout, source_mesh: Mesh) -> Schedule:
@@ -109,10 +111,10 @@ def _scheduled(
     schedule = compiled(source, source_mesh)
     is_whole = schedule.is_whole
     broadcast = is_whole and not shared and hasattr(role, "held_weights")
-    if is_whole and not broadcast:
+    if is_whole and not broadcast and not names:
         return None  # one value for all, which the method returns
     if broadcast:
-        source, source_mesh = Replicas(), Mesh()
+        source, source_mesh = whole, Mesh()
         schedule = compiled(source, source_mesh)
     return ScheduledSync(
         state=sync.state,

@@ -107,8 +107,15 @@ class ByName(StandardLayout):
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``."""
-        layouts = (layout for pattern, layout in self.layouts.items() if fnmatchcase(parameter.name, pattern))
-        return next(layouts, self.otherwise).cuts(parameter, mesh)
+        return self._of(parameter.name).cuts(parameter, mesh)
+
+    def stored_as(self, name: str) -> str:
+        """As ``Layout.stored_as``."""
+        return self._of(name).stored_as(name)
+
+    def _of(self, name: str) -> StandardLayout:
+        layouts = (layout for pattern, layout in self.layouts.items() if fnmatchcase(name, pattern))
+        return next(layouts, self.otherwise)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ def test_a_tied_parameter_lies_as_the_stored_one() -> None:
     layout = Tied(ByName({"embed": Slices(0)}), {"head": "embed"})
     assert layout.boxes(Parameter("head", (4,)), Mesh(tp=2), 1) == (((2, 4),),)
     assert (layout.stored_as("head"), layout.then(Shards()).stored_as("head")) == ("embed", "embed")
+    by_name = ByName({"norm": Replicas(), "head": layout}, otherwise=Tied(Replicas(), {"norm": "bias", "b": "bias"}))
+    assert [by_name.stored_as(name) for name in ("norm", "head", "b")] == ["norm", "embed", "bias"]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
     pairs = list(sync.pairs(source, target))
     if (exported := sync.source.parameters) and (loaded := sync.target.parameters):
         yield from _names(sync, exported, loaded, pairs, source, target)
+        yield from _separate(sync, exported, source, target)
         unequal = [*_shapes(sync, pairs), *_dtypes(sync, pairs)]
         yield from unequal
         if unequal:
@@ -162,13 +163,33 @@ def _names(
         )
 
 
+def _separate(sync: WeightSync, exported: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
+    """HF731: a parameter of its own, which the loading side has as another name of one that it also gets."""
+    names = {parameter.name for parameter in exported}
+    for name in (parameter.name for parameter in exported):
+        stored = target.stored_as(name)
+        if stored in names - {name} and source.stored_as(name) != source.stored_as(stored):
+            yield _about(
+                sync,
+                "HF731",
+                f"'{sync.source.role}' exports {name!r} and {stored!r} as two parameters, and '{sync.target.role}' has "
+                f"one of both names: the values of {name!r} do not arrive",
+                notes=(f"if they are tied in '{sync.source.role}', too, say so: {_tied(name, stored)}",),
+            )
+            return
+
+
+def _tied(name: str, stored: str) -> str:
+    return f'layout=Tied(..., {{"{name}": "{stored}"}})'
+
+
 def _advice(missing: Parameter, exported: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
     embeddings = [
         parameter.name for parameter in exported if parameter.shape == missing.shape and "embed" in parameter.name
     ]
     if "head" in missing.name and embeddings:
-        layout = f'layout=Tied(..., {{"{missing.name}": "{embeddings[0]}"}})'
-        yield f"if it is tied to '{embeddings[0]}' in '{sync.source.role}', say so: {layout}"
+        tied = _tied(missing.name, embeddings[0])
+        yield f"if it is tied to '{embeddings[0]}' in '{sync.source.role}', say so: {tied}"
     elif (name := nearest(missing.name, [parameter.name for parameter in exported])) is not None:
         yield f"'{sync.source.role}' exports '{name}'"
 

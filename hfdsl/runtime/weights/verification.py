@@ -23,9 +23,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
+from hfdsl.deploy.weight_syncs import weight_syncs
 from hfdsl.errors import ResourceError, SyncError
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.boxes import Box, extent, fill, in_words
+from hfdsl.protocols.layouts import Replicas
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states, syncs_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
 """The result of ``Backend.digests``: the digests of all ranks, with None for a rank that has none."""
+
+StoredAs: TypeAlias = Callable[[str], str]
+"""The name under which a side stores the weight of a name."""
 
 MAX_COMBINATIONS = 64
 """The maximum number of combinations of differing replicas to search for the correct ones."""
@@ -113,14 +118,22 @@ def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
     return sides[0] == sides[1]
 
 
-def compare(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], version: int = 0) -> None:
+def compare(
+    sync: VerifiedSync,
+    source: Sequence[Digests],
+    target: Sequence[Digests],
+    version: int = 0,
+    stored: Sequence[StoredAs] = (str, str),
+) -> None:
     """Compare two roles' weights of a state in one version: the number of the sync in the run.
+
+    ``stored`` gives for each side the name of the weight that a name is tied to.
 
     Raises:
         SyncError: HF771.
     """
     try:
-        _compare_weights(sync, source, target)
+        _compare_weights(sync, source, target, stored)
     except SyncError as error:
         if not version:
             raise
@@ -129,15 +142,21 @@ def compare(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Dige
         raise named from None
 
 
-def _compare_weights(sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests]) -> None:
+def _compare_weights(
+    sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], stored: Sequence[StoredAs]
+) -> None:
     exported, loaded = _by_name(source), _by_name(target)
     for name in (*exported, *(name for name in loaded if name not in exported)):
-        if name not in loaded or name not in exported:
-            lacking, holder = (sync.target, sync.source) if name not in loaded else (sync.source, sync.target)
+        ours, theirs = (
+            side.get(name) or side.get(stored_as(name))
+            for side, stored_as in zip((exported, loaded), stored, strict=True)
+        )
+        if ours is None or theirs is None:
+            lacking, holder = (sync.target, sync.source) if theirs is None else (sync.source, sync.target)
             raise _different(
                 sync.target, name, (), f"'{holder}' holds '{name}' of '{sync.state}', and '{lacking}' does not"
             )
-        _compare_weight(sync, name, exported[name], loaded[name])
+        _compare_weight(sync, name, ours, theirs)
 
 
 _Parts: TypeAlias = dict[Box, dict[int, int]]
@@ -261,8 +280,18 @@ def _verify_copy(
     if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
         missing = "has no method held_weights(state), which gives the weights that a rank holds"
         return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
-    compare(sync, exported, held, history.versions[sync])
+    compare(sync, exported, held, history.versions[sync], _stored_names(plan, sync))
     return None
+
+
+def _stored_names(plan: Plan, sync: VerifiedSync) -> tuple[StoredAs, StoredAs]:
+    """For the exporting and the loading side of a sync, what its layout says that a weight is stored as."""
+    for declared in weight_syncs(plan.graph, plan.deployment):
+        roles = declared.source.role, declared.target.role
+        if (declared.state, *roles) == (sync.state, sync.source, sync.target):
+            layouts = [side.layout() or Replicas() for side in (declared.source, declared.target)]
+            return layouts[0].stored_as, layouts[1].stored_as
+    return str, str
 
 
 def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
