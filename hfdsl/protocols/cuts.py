@@ -31,6 +31,18 @@ ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
 )
 """The bytes of an element, by torch's names of dtypes."""
 
+FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
+"""The dtypes that a sync converts to each other."""
+
+
+def converts(dtype: str, other: str) -> bool:
+    """Whether a sync converts weights of one dtype to another one.
+
+    >>> converts("float32", "bfloat16"), converts("int8", "bfloat16"), converts("int8", "int8")
+    (True, False, True)
+    """
+    return dtype == other or (dtype in FLOATS and other in FLOATS)
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:

@@ -259,7 +259,8 @@ def flaws(route: Route) -> Iterator[Flaw]:
         yield from invalid
         return  # the checks below assume valid boxes
     held = dict.fromkeys(need.boxes for need in route.needs)
-    if lost := without([whole(parameter.shape)], (box for boxes in held for box in boxes)):
+    lost = without([whole(parameter.shape)], (box for boxes in held for box in boxes))
+    if total(lost):
         yield Flaw("HF736", parameter, "target", (), f"{_elements(lost)} on no rank that loads it")
     pieces_held: dict[int, dict[int, int]] = {}  # of pieces, the elements by holding
     for need in route.needs:

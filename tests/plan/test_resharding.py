@@ -126,6 +126,12 @@ def test_every_rank_gets_its_elements_once_from_an_owner(data: st.DataObject) ->
     )
 
 
+def test_a_parameter_without_elements_needs_none() -> None:
+    weights = [Parameter("empty", (0, 4)), Parameter("weight", (8, 4))]
+    schedule = compile_schedule(weights, Replicas().then(Shards("dp")), Mesh(dp=2), Replicas(), Mesh(dp=2))
+    assert {transfer.parameter.name for transfer in schedule.transfers} == {"weight"}
+
+
 @given(st.data())
 def test_whole_is_where_every_rank_on_both_sides_holds_everything(data: st.DataObject) -> None:
     """Then one value of the first rank is enough for all; stages and experts are whole on some ranks only."""

@@ -99,6 +99,15 @@ class Wrong(Trainer):
         return self.table | {"qkv": self.table["qkv"][: 7 if self.rank == 1 else 8]}
 
 
+class Quantized(Trainer):
+    """Rank 1 has integers of a weight."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=declared)
+    def weights(self) -> dict[str, Any]:
+        return self.table | ({"down": self.table["down"].to(torch.int8)} if self.rank == 1 else {})
+
+
 class Unknown(Trainer):
     """Its layout is not known, so what rank 0 returns goes to all; ``without`` is a parameter that it leaves out."""
 
@@ -179,6 +188,18 @@ class InPlace(Engine):
     @hf.reads("policy")
     def same(self) -> bool:
         return self.loads == hf.current_call().step + 1 and self.holds_its_parts()
+
+
+class Integers(InPlace):
+    """It computes with integers of a weight."""
+
+    @staticmethod
+    def state_parameters(layout: Layout, fails: int = -1) -> dict[str, list[Parameter]]:
+        return {"policy": PARAMETERS}
+
+    def __init__(self, layout: Layout, fails: int = -1) -> None:
+        super().__init__(layout, fails)
+        self.table["down"] = self.table["down"].to(torch.int8)
 
 
 class Loads(InPlace):

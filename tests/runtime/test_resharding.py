@@ -102,7 +102,7 @@ def launched(
     actor, fails = roles.get("actor", p.Trainer), roles.get("fails", -1)
     deployment = hf.Deployment(
         actor=hf.place(actor, p.LAYOUTS[source], pool=pools[0], mesh=mesh),
-        engine=hf.place(p.Engine, p.LAYOUTS[target], fails, pool=pools[not shared], mesh=other),
+        engine=hf.place(roles.get("engine", p.Engine), p.LAYOUTS[target], fails, pool=pools[not shared], mesh=other),
     )
     return p.synced.compile(deployment).launch(backend)
 
@@ -186,6 +186,24 @@ def test_a_rank_that_exports_other_parts_is_named() -> None:
         running.step()
     assert error.value.code == "HF773"
     assert "'qkv' of shape (7, 4), but its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
+
+
+@pytest.mark.parametrize("layout", ["replicas", "tensor"])
+def test_integers_are_no_weights_of_a_floating_dtype(layout: str) -> None:
+    """A sync converts between floating dtypes (HF733); quantized weights need their scales."""
+    for mesh, source in ((Mesh(tp=2), "tensor"), (Mesh(dp=2), "sharded")):
+        with (
+            launched(source, mesh, layout, Mesh(tp=2), actor=p.Quantized) as running,
+            pytest.raises(
+                SyncError, match=r"^HF773: 'actor.weights' returned 'down' in int8 instead of bfloat16, on r"
+            ),
+        ):
+            running.step()
+    with (
+        launched("tensor", Mesh(tp=2), layout, Mesh(tp=2), engine=p.Integers) as running,
+        pytest.raises(SyncError, match=r"^HF774: 'engine.load' loads into 'down' in int8 instead of bfloat16, on rank"),
+    ):
+        running.step()
 
 
 @pytest.mark.parametrize(

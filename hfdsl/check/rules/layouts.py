@@ -32,6 +32,7 @@ from hfdsl.check.rules.stated_parameters import parameters_are_stated_once
 from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
+from hfdsl.protocols.cuts import FLOATS, converts
 from hfdsl.protocols.layouts import (
     Layout,
     Parameter,
@@ -45,9 +46,6 @@ from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.protocols.tilings import tiles
 from hfdsl.types.batches import nearest
 from hfdsl.types.numbers import divisors
-
-FLOATS = ("float64", "float32", "bfloat16", "float16")
-"""The dtypes that a sync converts to each other."""
 
 
 def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
@@ -220,11 +218,7 @@ def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> I
 
 def _dtypes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Finding]:
     """HF733: a dtype that is not converted to the other, such as a quantized one."""
-    different = [
-        (out, into)
-        for out, into in pairs
-        if out.dtype != into.dtype and not (out.dtype in FLOATS and into.dtype in FLOATS)
-    ]
+    different = [(out, into) for out, into in pairs if not converts(out.dtype, into.dtype)]
     if different:
         out, into = different[0]
         yield _about(

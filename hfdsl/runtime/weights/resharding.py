@@ -25,6 +25,7 @@ from hfdsl.errors import SyncError
 from hfdsl.plan.resharding import Transfer
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, intersection, whole
+from hfdsl.protocols.cuts import converts
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
@@ -268,6 +269,9 @@ class LocalWeights:
         if name not in self._pieces:
             raise self._mismatch(f"no '{name}'")
         piece = self._pieces[name]
+        dtype = str(piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype).removeprefix("torch.")
+        if not converts(dtype, parameter.dtype):
+            raise self._mismatch(f"'{name}' in {dtype} instead of {parameter.dtype},")
         if piece.offset is None:
             if name not in self._places:
                 self._places[name] = local_boxes(self._layout.boxes(parameter, self._mesh, self.rank))
