@@ -5,9 +5,11 @@ A role states a fact with a plain static method, which takes the constructor's a
 | method | returns |
 |---|---|
 | ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
+| ``adapter_settings`` | what copies of an adapter that it sends or loads alone must share, by name |
 | ``call_obstacles`` | by method, why its calls fail; none for others |
 | ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
+| ``copied_settings`` | what copies of its model must share beside the weights, such as ``"rope_theta"``, by name |
 | ``drops`` | by setting, the share of activations that its updates set to 0; none without dropout |
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None if it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
@@ -123,6 +125,20 @@ def call_obstacles(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     fact = _stated(role, "call_obstacles", args, kwargs)
     entries = fact.items() if isinstance(fact, Mapping) else ()
     return {method: obstacle for method, obstacle in entries if isinstance(obstacle, str)}
+
+
+def declared_settings(role: type, fact: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
+    """The settings that copies share, by name, of ``copied_settings`` or ``adapter_settings``; none if it states none.
+
+    >>> class Policy:
+    ...     @staticmethod
+    ...     def copied_settings(theta: float = 1e4) -> dict[str, object]:
+    ...         return {"rope_theta": theta}
+    >>> declared_settings(Policy, "copied_settings", (5e5,), {}), declared_settings(object, "copied_settings", (), {})
+    ({'rope_theta': 500000.0}, {})
+    """
+    settings = _stated(role, fact, args, kwargs)
+    return dict(settings) if isinstance(settings, Mapping) else {}
 
 
 def obstacles(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Obstacle, ...]:

@@ -34,7 +34,7 @@ AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
 DECIDED_AT_KEYS = frozenset({"HF909"})
 """Findings of a dataflow for which a configuration knows more, such as the end token of its tokenizer."""
 
-CAUSES: Mapping[str, tuple[str, ...]] = {"HF959": ("HF504",), "HF963": ("HF730", "HF731", "HF732")}
+CAUSES: Mapping[str, tuple[str, ...]] = {"HF959": ("HF504",), "HF963": ("HF730", "HF731", "HF732", "HF963")}
 """Findings of a configuration, each with those of a dataflow that it causes: full GPUs, parameters that differ."""
 
 

@@ -32,6 +32,7 @@ from hfdsl.rl.workers.config import (
     samples_with,
     truncates,
 )
+from hfdsl.rl.workers.copied_settings import adapter_settings, copied_settings
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import reshards, state_parameters, training_layout
@@ -61,6 +62,8 @@ class Actor(hf.Worker):
     call_obstacles = staticmethod(call_obstacles)
     obstacles = staticmethod(obstacles)
     computes = staticmethod(computes)
+    copied_settings = staticmethod(copied_settings)
+    adapter_settings = staticmethod(adapter_settings)
     drops = staticmethod(drops)
     learning = staticmethod(learning)
     misses_end = staticmethod(misses_end)

@@ -22,6 +22,7 @@ from hfdsl.rl.workers.config import (
     samples_with,
     truncates,
 )
+from hfdsl.rl.workers.copied_settings import adapter_settings, copied_settings
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.layouts import sampler_layout, state_parameters
@@ -40,6 +41,8 @@ class Sampler(hf.Worker):
     vocabulary = staticmethod(vocabulary)
     state_parameters = staticmethod(state_parameters)
     computes = staticmethod(computes)
+    copied_settings = staticmethod(copied_settings)
+    adapter_settings = staticmethod(adapter_settings)
     concurrent_calls = staticmethod(concurrent_calls)
     misses_end = staticmethod(misses_end)
     obstacles = staticmethod(obstacles)
@@ -104,6 +107,8 @@ class InFlightSampler(Sampler):
     gpu_bytes = staticmethod(gpu_bytes)  # again, as the next ones, since the constructor and ``load`` are its own
     obstacles = staticmethod(obstacles)
     state_parameters = staticmethod(state_parameters)
+    copied_settings = staticmethod(copied_settings)
+    adapter_settings = staticmethod(adapter_settings)
 
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.copies import copy_in_flight

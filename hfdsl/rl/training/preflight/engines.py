@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.gpu_sizes import gpu_sizes
+from hfdsl.check.rules.copied_models import other_model
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import slot_ranges
 from hfdsl.protocols.role_facts import declared_gpu_bytes
@@ -19,27 +20,10 @@ from hfdsl.rl.training.ready import READY_ROLES, generating, is_ready
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
+from hfdsl.rl.workers.copied_settings import copied_settings
 from hfdsl.rl.workers.gpu_memory import BLOCK_TOKENS, ENGINE_PROCESS, engine_bytes
-from hfdsl.rl.workers.slicing import model_config
 
 GIB: Final = 2**30
-
-SAME: Final = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "rms_norm_eps",
-    "rope_theta",
-    "tie_word_embeddings",
-    "eos_token_id",
-)
-"""The fields of a model's configuration that a copy must share, since weights do not carry them."""
 
 INSTALL: Final = "it is not installed; pip install 'hfdsl[vllm]'"
 
@@ -55,34 +39,17 @@ def samplers_have_the_model(subject: Subject) -> Iterator[Finding]:
     """A copy of an actor's weights has the actor's architecture and its end tokens."""
     pairs = (pair for graph in subject.graphs.values() for pair in ready_copies(subject, graph))
     for actor, sampler in dict.fromkeys(pairs):
-        models = (getattr(subject.config, role).model for role in (actor, sampler))
-        explicit_ends = any(model.end_tokens is not None for model in models)
-        names = [name for name in SAME if not (name == "eos_token_id" and explicit_ends)]
-        yield from _other_model(subject, actor, sampler, names)
-
-
-def _other_model(subject: Subject, actor: str, sampler: str, names: list[str]) -> Iterator[Finding]:
-    learned, sampled = (model_config(getattr(subject.config, role).model) for role in (actor, sampler))
-    unlike = [name for name in names if _differ(learned.get(name), sampled.get(name))]
-    if unlike:
-        differences = ", ".join(f"{name} = {sampled[name]!r} ({learned[name]!r} in '{actor}')" for name in unlike[:3])
-        more = f" and {len(unlike) - 3} more" if len(unlike) > 3 else ""
-        yield subject.finding(
-            "HF960",
-            f"'{sampler}' samples with the weights of '{actor}', but its model differs: {differences}{more}",
-            f"{sampler}.model",
-            related={f"{actor}.model": "the model that learns"},
-            changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),
-            advice=f'set {sampler}.model to "${actor}.model"',
-        )
-
-
-def _differ(left: Any, right: Any) -> bool:
-    """Whether two values of a configuration certainly differ; ``[2]`` is 2, and a missing one may be anything."""
-    if left is None or right is None:
-        return False
-    left, right = (sorted(value) if isinstance(value, list) else [value] for value in (left, right))
-    return bool(left != right)
+        learned, sampled = (copied_settings(getattr(subject.config, role)) for role in (actor, sampler))
+        message = other_model(actor, sampler, learned, sampled)
+        if message is not None:
+            yield subject.finding(
+                "HF960",
+                message,
+                f"{sampler}.model",
+                related={f"{actor}.model": "the model that learns"},
+                changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),
+                advice=f'set {sampler}.model to "${actor}.model"',
+            )
 
 
 def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
