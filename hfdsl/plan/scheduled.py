@@ -42,7 +42,8 @@ class ScheduledSync:
     """A load of weights by schedule; nodes are those of the steps, and layouts those of ``schedule``'s two sides.
 
     With ``broadcast`` rank 0 sends all of it to all ranks at once, in buckets. With ``deltas`` an exchange sends only
-    the elements that have changed since the last one.
+    the elements that have changed since the last one. ``stated`` are the names of all parameters that the exporting
+    role states, also of those that the other one does not load.
     """
 
     state: str
@@ -53,6 +54,7 @@ class ScheduledSync:
     target_layout: Layout
     broadcast: bool = False
     deltas: bool = False
+    stated: frozenset[str] = frozenset()
 
     def column(self, target: int) -> str:
         """The column with the parts for a target rank."""

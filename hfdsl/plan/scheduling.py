@@ -124,4 +124,5 @@ def _scheduled(
         source_layout=source,
         target_layout=target,
         broadcast=broadcast,
+        stated=frozenset(parameter.name for parameter in sync.source.parameters),
     )

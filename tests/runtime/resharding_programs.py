@@ -99,6 +99,15 @@ class Wrong(Trainer):
         return self.table | {"qkv": self.table["qkv"][: 7 if self.rank == 1 else 8]}
 
 
+class Buffered(Trainer):
+    """Exports two tensors more than it states."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=declared)
+    def weights(self) -> dict[str, Any]:
+        return self.table | {"mean": torch.ones(4), "count": torch.ones(())}
+
+
 class Quantized(Trainer):
     """Rank 1 has integers of a weight."""
 

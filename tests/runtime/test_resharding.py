@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import HfError, RoleError, SyncError
+from hfdsl.errors import HfError, HfWarning, RoleError, SyncError
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices
@@ -186,6 +186,16 @@ def test_a_rank_that_exports_other_parts_is_named() -> None:
         running.step()
     assert error.value.code == "HF773"
     assert "'qkv' of shape (7, 4), but its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
+
+
+def test_weights_that_nobody_states_are_warned_of_once() -> None:
+    unstated = "HF731: 'actor.weights' returned 'mean' and 1 more, which no role states as a parameter of 'policy'"
+    with launched("tensor", Mesh(tp=2), "replicas", Mesh(), actor=p.Buffered) as running:
+        with pytest.warns(HfWarning, match=unstated):
+            running.step()
+        assert all(running.step())  # a second warning would be an error here
+    with launched("replicas", Mesh(dp=2), "replicas", Mesh(), actor=p.Buffered) as running:
+        running.step()  # whole: all of it is sent
 
 
 @pytest.mark.parametrize("layout", ["replicas", "tensor"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.deploy.weight_syncs import overrides
+from hfdsl.errors import HfWarning
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader
@@ -31,9 +33,27 @@ def exported_columns(step: Step, rank: int, columns: Mapping[str, Any], *, excha
     from hfdsl.runtime.weights.resharding import exported_parts
 
     index, value = step.ranks.index(rank), columns[VALUE]
+    _warn_of_unsent(step, index, value)
     if exchanged:
         return dict(exported(step.parts, index, value, step.label))
     return dict(exported_parts(step.parts, index, value, step.label))
+
+
+def _warn_of_unsent(step: Step, rank: int, value: Any) -> None:
+    """HF731, once: weights that the first rank exports and no role states, such as buffers, which are not sent."""
+    first = step.parts[0]
+    if rank or ("named", rank) in first.kept or not isinstance(value, Mapping):
+        return
+    first.kept["named", rank] = True
+    known = set[str]()
+    for sync in step.parts:
+        names = {parameter.name for parameter in sync.schedule.parameters} | sync.stated
+        known |= names.union(map(sync.source_layout.stored_as, names))
+    unsent = [str(name) for name in value if name not in known]
+    if unsent:
+        more = f" and {len(unsent) - 1} more" if len(unsent) > 1 else ""
+        problem = f"'{step.label}' returned {unsent[0]!r}{more}, which no role states as a parameter of '{first.state}'"
+        warnings.warn(HfWarning("HF731", f"{problem}: a sync in parts sends nothing else"), stacklevel=2)
 
 
 def check_whole(step: Step, rank: int, columns: Mapping[str, Any]) -> None:
