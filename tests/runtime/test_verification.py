@@ -57,7 +57,7 @@ def of(ranks: list[list[tuple[str, HeldPart]]]) -> list[Any]:
 @given(st.data())
 def test_layouts_of_one_weight_agree(data: st.DataObject) -> None:
     weight = data.draw(weights())
-    compare(SYNC, of(data.draw(layouts(weight))), of(data.draw(layouts(weight.clone()))))
+    assert compare(SYNC, of(data.draw(layouts(weight))), of(data.draw(layouts(weight.clone())))) is None
 
 
 @given(st.data())
@@ -152,6 +152,22 @@ def test_other_names_and_shapes_are_found(source: Any, target: Any, says: str) -
     )
     with pytest.raises(SyncError, match=says):
         compare(SYNC, exported, loaded)
+
+
+@pytest.mark.parametrize("apart", [(slice(0, 3), slice(1, 4)), (slice(0, 1), slice(3, 4))], ids=["overlap", "gap"])
+@pytest.mark.parametrize("is_export", [False, True])
+def test_parts_that_do_not_add_up_are_not_compared(apart: tuple[slice, slice], is_export: bool) -> None:
+    """No differing bit of them would be found; other weights are compared."""
+    weight, other = torch.arange(8.0).view(4, 2), torch.arange(6.0)
+    whole = of([[("x", HeldPart(weight + 1)), ("y", HeldPart(other))]])
+    parts = [[("x", HeldPart(weight[rows], (rows.start, 0))), ("y", HeldPart(other))] for rows in apart]
+    sides = (of(parts), whole) if is_export else (whole, of(parts))
+    role = SYNC.source if is_export else SYNC.target
+    says = f"the parts of 'x' on the ranks of '{role}' overlap or have gaps, so their digests do not add up"
+    assert compare(SYNC, *sides) == says
+    wrong = of([[("x", HeldPart(weight)), ("y", HeldPart(other + 1))]])
+    with pytest.raises(SyncError, match="values of 'y'"):
+        compare(SYNC, *((sides[0], wrong) if is_export else (wrong, sides[1])))
 
 
 # -- runs

@@ -124,16 +124,17 @@ def compare(
     target: Sequence[Digests],
     version: int = 0,
     stored: Sequence[StoredAs] = (str, str),
-) -> None:
+) -> str | None:
     """Compare two roles' weights of a state in one version: the number of the sync in the run.
 
-    ``stored`` gives for each side the name of the weight that a name is tied to.
+    ``stored`` gives for each side the name of the weight that a name is tied to. Returns the reason if not all of them
+    can be compared, or None.
 
     Raises:
         SyncError: HF771.
     """
     try:
-        _compare_weights(sync, source, target, stored)
+        return _compare_weights(sync, source, target, stored)
     except SyncError as error:
         if not version:
             raise
@@ -144,8 +145,9 @@ def compare(
 
 def _compare_weights(
     sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], stored: Sequence[StoredAs]
-) -> None:
+) -> str | None:
     exported, loaded = _by_name(source), _by_name(target)
+    overlapping: dict[str, str] = {}
     for name in (*exported, *(name for name in loaded if name not in exported)):
         ours, theirs = (
             side.get(name) or side.get(stored_as(name))
@@ -156,7 +158,17 @@ def _compare_weights(
             raise _different(
                 sync.target, name, (), f"'{holder}' holds '{name}' of '{sync.state}', and '{lacking}' does not"
             )
-        _compare_weight(sync, name, ours, theirs)
+        if fill(ours) and fill(theirs):
+            _compare_weight(sync, name, ours, theirs)
+        elif extent(ours) == extent(theirs):
+            overlapping[name] = sync.target if fill(ours) else sync.source
+        else:
+            raise _other_shape(sync, name, ours, theirs)
+    if not overlapping:
+        return None
+    name, role = next(iter(overlapping.items()))
+    more = f" and of {len(overlapping) - 1} more weights" if len(overlapping) > 1 else ""
+    return f"the parts of '{name}'{more} on the ranks of '{role}' overlap or have gaps, so their digests do not add up"
 
 
 _Parts: TypeAlias = dict[Box, dict[int, int]]
@@ -173,10 +185,7 @@ def _by_name(ranks: Sequence[Digests]) -> dict[str, _Parts]:
 
 def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Parts) -> None:
     if extent(source) != extent(target):
-        sizes = f"{extent(target)} in '{sync.target}' and {extent(source)} in '{sync.source}'"
-        raise _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
-    if not (fill(source) and fill(target)):
-        return  # digests of parts that overlap do not add up
+        raise _other_shape(sync, name, source, target)
     for box, replicas in source.items():
         if len(set(replicas.values())) > 1:
             ranks, part = _minority(replicas), f"'{name}'{_place(box, source)} of '{sync.state}'"
@@ -192,6 +201,11 @@ def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Part
         where = places.pop() if len(places) == 1 else ""
         problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_ranks_in_words(wrong)}"
         raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
+
+
+def _other_shape(sync: VerifiedSync, name: str, source: _Parts, target: _Parts) -> SyncError:
+    sizes = f"{extent(target)} in '{sync.target}' and {extent(source)} in '{sync.source}'"
+    return _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
 
 
 def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
@@ -280,8 +294,7 @@ def _verify_copy(
     if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
         missing = "has no method held_weights(state), which gives the weights that a rank holds"
         return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
-    compare(sync, exported, held, history.versions[sync], _stored_names(plan, sync))
-    return None
+    return compare(sync, exported, held, history.versions[sync], _stored_names(plan, sync))
 
 
 def _stored_names(plan: Plan, sync: VerifiedSync) -> tuple[StoredAs, StoredAs]:
