@@ -58,6 +58,17 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeExport:
+    """Weights that one rank exports for all readers: their stated parameters, all of which it returns whole.
+
+    They are ``copied`` for readers in the same process if their role declares a layout, as parts of them would be.
+    """
+
+    parameters: tuple[Parameter, ...]
+    copied: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One call of a role method or function: on which ranks of which group, and which rows each of them gets.
 
@@ -65,7 +76,7 @@ class Step:
     otherwise with ``chunks == 1`` the whole value. ``rows_from`` is the node whose rows are split, ``balance``
     what they are balanced by; a function keeps the partition of its rows that the steps it ``follows`` have. ``custom``
     is a protocol given as a pair of functions. ``parts`` are the syncs by schedule of the weights that it exports,
-    ``exports`` their parameters where they go as one whole value, and ``sync`` is the sync of those that it loads.
+    ``exports`` describes them where they go as one whole value, and ``sync`` is the sync of those that it loads.
     """
 
     node: int
@@ -87,7 +98,7 @@ class Step:
     follows: tuple[int, ...] = ()
     stage: int = 0
     parts: tuple[ScheduledSync, ...] = ()
-    exports: tuple[Parameter, ...] = ()
+    exports: WholeExport | None = None
     sync: ScheduledSync | None = None
 
 

@@ -10,11 +10,12 @@ from hfdsl.deploy.pools import node_runs
 from hfdsl.deploy.weight_syncs import WeightSync, overrides, unscheduled, weight_syncs
 from hfdsl.graph.columns import result_origins
 from hfdsl.graph.program import Graph, Ref
-from hfdsl.plan.plan import Step, ValueLayout
+from hfdsl.plan.plan import Step, ValueLayout, WholeExport
 from hfdsl.plan.resharding import BUCKET_BYTES, Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Tied
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.state import effects_of
 
 
 def scheduled(
@@ -57,7 +58,10 @@ def scheduled(
             changed[node] = replace(export, layout=layout, parts=tuple(syncs))
             changed |= {load.node: replace(load, sync=sync) for load, sync in zip(loads, syncs, strict=True)}
         elif parameters := _exported_parameters(export, sync_of.values()):
-            changed[node] = replace(export, exports=parameters)
+            shared = any(load.group == export.group for load in loads)
+            changed[node] = replace(
+                export, exports=WholeExport(parameters, shared and _exports_held(export, deployment))
+            )
     return [changed.get(step.node, step) for step in steps]
 
 
@@ -70,6 +74,12 @@ def _exported_parameters(export: Step, syncs: Iterable[WeightSync]) -> tuple[Par
             for exported, _ in sync.pairs(source, target):
                 parameters[replace(exported, name=source.stored_as(exported.name))] = None
     return tuple(parameters)
+
+
+def _exports_held(export: Step, deployment: Deployment) -> bool:
+    """Whether a method returns the weights that its rank holds, as those with a layout do, and not copies of them."""
+    declares = any(effect.kind == "exports" and effect.layout for effect in effects_of(export.signature.body))
+    return declares and not hasattr(deployment[export.role or ""].role, "held_weights")
 
 
 def _hosts(group: ProcessGroup) -> list[int]:

@@ -173,6 +173,11 @@ class Engine(Side):
         """Whether every rank has what its layout says of the weights before this step's update."""
         return self.holds_its_parts()
 
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def kept(self) -> bool:
+        """As ``same``, after the update, which its copy does not have yet."""
+        return self.holds_its_parts()
+
     def holds_its_parts(self) -> bool:
         expected = self.parts(hf.current_call().step)
         equal = [torch.equal(self.table[name], part) for name, part in expected.items()]
@@ -226,6 +231,13 @@ def synced(actor: Trainer, engine: Engine) -> hf.PerRank[bool]:
     same = engine.same()
     actor.update()
     return same
+
+
+@hf.dataflow
+def learned(actor: Trainer, engine: Engine) -> hf.PerRank[bool]:
+    hf.sync(actor, engine)
+    actor.update()
+    return engine.kept()
 
 
 LAYOUTS: dict[str, StandardLayout] = {

@@ -104,7 +104,7 @@ def launched(
         actor=hf.place(actor, p.LAYOUTS[source], pool=pools[0], mesh=mesh),
         engine=hf.place(roles.get("engine", p.Engine), p.LAYOUTS[target], fails, pool=pools[not shared], mesh=other),
     )
-    return p.synced.compile(deployment).launch(backend)
+    return roles.get("flow", p.synced).compile(deployment).launch(backend)
 
 
 def check(running: Any) -> None:
@@ -196,6 +196,15 @@ def test_weights_that_nobody_states_are_warned_of_once() -> None:
         assert all(running.step())  # a second warning would be an error here
     with launched("replicas", Mesh(dp=2), "replicas", Mesh(), actor=p.Buffered) as running:
         running.step()  # whole: all of it is sent
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("source", ["replicas", "tensor"])
+def test_a_copy_does_not_learn_with_what_it_is_a_copy_of(source: str, shared: bool) -> None:
+    """Also where one value goes to the same process: the trainer returns the tensors that it trains in place."""
+    with launched(source, Mesh(tp=2), "replicas", Mesh(dp=2), shared=shared, flow=p.learned) as running:
+        assert all(running.step())
+        assert all(running.step())
 
 
 @pytest.mark.parametrize("layout", ["replicas", "tensor"])

@@ -64,7 +64,7 @@ from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_o
 from hfdsl.runtime.saving.recording import Recorder
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.rank_digests import RankDigests, rank_digests
-from hfdsl.runtime.weights.syncs import check_whole, exchanging, exported_columns, loading
+from hfdsl.runtime.weights.syncs import exchanging, exported_columns, loading, whole_columns
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
@@ -270,8 +270,8 @@ class Executor:
                 if step.parts:
                     exchanged = node in self._exchanging[call.plan]
                     columns = exported_columns(step, self._rank, columns, exchanged=exchanged)
-                elif step.exports and self._rank in step.layout.holders:
-                    check_whole(step, self._rank, columns)
+                elif step.exports is not None and self._rank in step.layout.holders:
+                    columns = whole_columns(step, self._rank, columns)
             except WiringError as error:  # about what the body did: name its place in the source
                 raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
             if node in task.keeps or node in sent_nodes or step.custom:

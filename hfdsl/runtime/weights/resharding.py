@@ -113,6 +113,15 @@ def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label
         held.find(parameter, whole(parameter.shape))
 
 
+def copied_weights(values: Any) -> Any:
+    """Copies of tensors by name; anything else as it is."""
+    if not isinstance(values, Mapping):
+        return values
+    return {
+        name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in values.items()
+    }
+
+
 def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> LocalWeights:
     """The weights that a target rank keeps, to load into.
 

@@ -56,15 +56,19 @@ def _warn_of_unsent(step: Step, rank: int, value: Any) -> None:
         warnings.warn(HfWarning("HF731", f"{problem}: a sync in parts sends nothing else"), stacklevel=2)
 
 
-def check_whole(step: Step, rank: int, columns: Mapping[str, Any]) -> None:
-    """Check the weights that one rank exports for all readers.
+def whole_columns(step: Step, rank: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights that one rank exports for all readers, or copies of them.
 
     Raises:
         SyncError: HF773 if a parameter is missing, or not whole.
     """
-    from hfdsl.runtime.weights.resharding import whole_weights
+    from hfdsl.runtime.weights.resharding import copied_weights, whole_weights
 
-    whole_weights(step.exports, rank, columns[VALUE], step.label)
+    if step.exports is None:
+        raise TypeError(step)
+    value = columns[VALUE]
+    whole_weights(step.exports.parameters, rank, value, step.label)
+    return {**columns, VALUE: copied_weights(value)} if step.exports.copied else dict(columns)
 
 
 def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | ArrivingWeights:
