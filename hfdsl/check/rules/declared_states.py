@@ -10,7 +10,8 @@ A worked example, in which one letter hides that an engine samples from old weig
 
 A role's class is judged as a whole, whichever methods a dataflow calls: a state that it hands on is one that it writes
 or loads, a state that it loads is one that it reads or hands on, and a method that overrides another has its effects. A
-class that writes nothing at all is a frozen model, whose weights others may load.
+class that writes nothing at all is a frozen model, whose weights others may load. Of two methods that load or export
+a state, a sync calls one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import RecordType, StaticType
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.register import registered_methods
-from hfdsl.protocols.state import Effect, effects_of
+from hfdsl.protocols.state import Effect, effects_of, methods_with
 from hfdsl.types.batches import nearest, schema
 
 
@@ -47,8 +48,34 @@ def states_are_declared(context: Context) -> Iterator[Finding]:
                 ),
                 notes=(f'declare @hf.{effect.kind}("{effect.state}") on it too: an override inherits no effects',),
             )
+        yield from _ambiguous(role, calls)
         if not dropped:
             yield from _unconnected(role, calls)
+
+
+def _ambiguous(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator[Finding]:
+    """A method that hands on or loads a state beside another one, which is the one that a sync calls."""
+    called = {op.signature.name: node for node, op in reversed(calls)}
+    for kind in ("exports", "loads"):
+        for state, synced in methods_with(role, kind).items():
+            others = [
+                name
+                for name in registered_methods(role)
+                if name != synced
+                and any((effect.kind, effect.state) == (kind, state) for effect in effects_of(getattr(role, name)))
+            ]
+            if synced in called and others and called.keys().isdisjoint(others):
+                yield Finding(
+                    "HF709",
+                    f"'{role.__name__}.{others[0]}' and '{synced}' both {kind[:-1]} '{state}', and hf.sync calls "
+                    f"'{synced}' alone",
+                    Label(definition_span(getattr(role, others[0])), f"{kind} '{state}'"),
+                    (
+                        Label(definition_span(getattr(role, synced)), f"{kind} '{state}'"),
+                        Label(called[synced].span, "called here"),
+                    ),
+                    notes=(f"leave @hf.{kind} to the method that a sync is to call",),
+                )
 
 
 def _dropped(role: type) -> Iterator[tuple[str, Effect, type]]:
