@@ -18,8 +18,9 @@ from typing import Any
 
 from hfdsl.deploy.weight_syncs import SyncSide, weight_syncs
 from hfdsl.plan.plan import Plan
+from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, Range, in_words, total
-from hfdsl.protocols.layouts import Layout, Parameter
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.testing.arguments import nothing
 from hfdsl.types.numbers import brief
@@ -62,17 +63,20 @@ def check_layout(
                 raise BrokenLayoutError(f"{where}: {fault}")
 
 
-def check_layouts(plan: Plan, *, seed: int = 0) -> None:
+def check_layouts(plan: Plan, *, seed: int = 0, weights: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Hold the layouts that roles of a plan declare to the weights that their ranks hold.
 
     Starts all ranks in this process, has each role that exports a state return it, gives it to the roles that load it,
     and compares what ``held_weights(state)`` of every rank gives with its boxes. Where ranks export parts, they are
-    joined as their layout says, and each rank that loads is given its part: for that a side states its parameters.
-    Roles without the method, or without a declared layout, are left out.
+    joined as their layout says, and each rank that loads gets what it gets in a run. Roles without the method, or
+    without a declared layout, are left out.
+
+    Parts that are joined in a wrong order look like other weights. So ``weights`` gives the right ones by state and
+    name, such as those of the checkpoint that a role was built from: what it exports has to be these.
 
     Raises:
         BrokenLayoutError: with the rank and the first element that differs.
-        DefinitionError: HF922 if no role of a sync has both.
+        DefinitionError: HF922 if there is nothing to compare.
 
     >>> import hfdsl as hf
     >>> from hfdsl.protocols.layouts import Slices
@@ -110,17 +114,19 @@ def check_layouts(plan: Plan, *, seed: int = 0) -> None:
     from hfdsl.runtime.local import LocalBackend
 
     backend, checked = LocalBackend(plan, seed), False
+    steps = {step.node: step for step in plan.steps}
     try:
         for sync in weight_syncs(plan.graph, plan.deployment):
             exported = backend.of_workers(sync.source.role, partial(_exported, sync.source))
-            parameters = sync.source.parameters or sync.target.parameters
-            in_parts = _in_parts(parameters, exported)
-            whole = _joined(sync.source, parameters, exported) if in_parts else next(filter(None, exported), {})
+            scheduled = steps[sync.target.node.id].sync
+            whole = next(filter(None, exported), {})
+            if scheduled is not None and not hasattr(sync.source.placement.role, "held_weights"):
+                whole = _joined(sync.source, scheduled, exported)
+            if weights is not None and sync.state in weights:
+                checked |= _check_exported(sync.source, weights[sync.state], whole)
             checked |= _check_side(backend, sync.source, whole)
             if _holds(sync.target):
-                layout = sync.target.layout() if in_parts else None
-                load = partial(_load, sync.target, whole, parameters if layout is not None else (), layout)
-                backend.of_workers(sync.target.role, load)
+                backend.of_workers(sync.target.role, partial(_load, sync.target, whole, scheduled))
                 checked |= _check_side(backend, sync.target, whole)
     finally:
         backend.close()
@@ -128,32 +134,29 @@ def check_layouts(plan: Plan, *, seed: int = 0) -> None:
         raise nothing("check_layouts", f"no role of a sync in '{plan.name}' has a layout and held_weights(state)")
 
 
+def _check_exported(side: SyncSide, weights: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+    """Whether a role exports some of these weights, after a comparison of all that it does."""
+    both = {name: full for name, full in weights.items() if name in whole}
+    check_layout(Replicas(), Mesh(), both, [whole], role=side.role)
+    return bool(both)
+
+
 def _exported(side: SyncSide, worker: Any) -> Mapping[str, Any]:
     weights = getattr(worker, side.method)()
     return weights if isinstance(weights, Mapping) else {}
 
 
-def _load(
-    side: SyncSide, whole: Mapping[str, Any], parameters: Sequence[Parameter], layout: Layout | None, worker: Any
-) -> None:
-    """Have a rank load the whole, or its part of each of the parameters."""
-    parts = dict(whole)
-    for parameter in parameters if layout is not None else ():
-        boxes = layout.boxes(parameter, side.placement.mesh, worker.rank) if layout is not None else ()
-        full = parts.pop(parameter.name)
+def _load(side: SyncSide, whole: Mapping[str, Any], scheduled: ScheduledSync | None, worker: Any) -> None:
+    """Have a rank load the whole, or by schedule its part of each parameter."""
+    if scheduled is None:
+        getattr(worker, side.method)(dict(whole))
+        return
+    parts = dict[str, Any]()
+    for parameter in scheduled.schedule.parameters:
+        boxes = scheduled.target_layout.boxes(parameter, side.placement.mesh, worker.rank)
         if boxes:
-            parts[parameter.name] = _part(full, boxes)
+            parts[parameter.name] = _part(whole[parameter.name], boxes)
     getattr(worker, side.method)(parts)
-
-
-def _in_parts(parameters: Sequence[Parameter], exported: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether some rank returned less than all of a parameter."""
-    shapes = {parameter.name: parameter.shape for parameter in parameters}
-    return any(
-        hasattr(part, "new_empty") and tuple(part.shape) != shapes.get(name, tuple(part.shape))
-        for parts in exported
-        for name, part in parts.items()
-    )
 
 
 def _part(full: Any, boxes: Sequence[Box]) -> Any:
@@ -167,32 +170,31 @@ def _part(full: Any, boxes: Sequence[Box]) -> Any:
     return part
 
 
-def _joined(
-    side: SyncSide, parameters: Sequence[Parameter], exported: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """The whole parameters, joined from the boxes that each rank has exported.
+def _joined(side: SyncSide, scheduled: ScheduledSync, exported: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The whole parameters of a schedule, joined from the boxes that each rank has exported.
 
     Raises:
         BrokenLayoutError: where a part has another shape, or ranks have other values of the same elements.
     """
     from hfdsl.runtime.weights.resharding import local_boxes  # late: it loads torch
 
-    layout, mesh, whole, covered = side.layout(), side.placement.mesh, dict[str, Any](), dict[str, Any]()
-    if layout is None:
-        return {}
-    for parameter, (rank, parts) in product(parameters, enumerate(exported)):
+    whole, covered = dict[str, Any](), dict[str, Any]()
+    layout, mesh = scheduled.source_layout, scheduled.schedule.source_mesh
+    for parameter, (rank, parts) in product(scheduled.schedule.parameters, enumerate(exported[: mesh.world_size])):
         boxes, part = layout.boxes(parameter, mesh, rank), parts.get(parameter.name)
+        part = parts.get(layout.stored_as(parameter.name)) if part is None else part
         if not boxes:
             continue
         where, (shape, placed) = f"'{side.role}', rank {rank} ({mesh.coordinates(rank)})", local_boxes(boxes)
-        if part is None or tuple(part.shape) != shape:
+        if part is None or tuple(part.shape) not in (shape, parameter.shape):
             actual = "none" if part is None else f"one of {tuple(part.shape)}"
             problem = f"exports {actual} of '{parameter.name}', and its boxes {', '.join(map(in_words, boxes))}"
             raise BrokenLayoutError(f"{where}: {problem} are of {shape}")
         full = whole.setdefault(parameter.name, part.new_zeros(parameter.shape))
         seen = covered.setdefault(parameter.name, part.new_zeros(parameter.shape).bool())
         for box, place in placed.items():
-            values, there = part[tuple(slice(*ends) for ends in place)], tuple(slice(*ends) for ends in box)
+            there = tuple(slice(*ends) for ends in box)
+            values = part[tuple(slice(*ends) for ends in place)] if tuple(part.shape) == shape else part[there]
             if bool((seen[there] & (full[there] != values)).any()):
                 raise BrokenLayoutError(f"{where}: '{parameter.name}'{in_words(box)} differs from another rank's")
             full[there], seen[there] = values, True

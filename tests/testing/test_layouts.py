@@ -114,6 +114,25 @@ def flow(rows: Rows, trainer: Trainer, engine: Engine) -> None:
     hf.sync(trainer, engine)
 
 
+class Unheld(hf.Worker):
+    """Does not say what it has."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def score(self, rows: Rows) -> Rows:
+        return rows
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: dict[str, list[int]]) -> None: ...
+
+
+@hf.dataflow
+def unheld(rows: Rows, trainer: Trainer, engine: Unheld) -> None:
+    trainer.update(engine.score(rows))
+    hf.sync(trainer, engine)
+
+
 def planned(*blocks: int) -> Any:
     trainer = hf.place(Trainer, pool=hf.ResourcePool([1], name="train"))
     engine = hf.place(Engine, *blocks, pool=hf.ResourcePool([2], name="engines"), mesh=hf.Mesh(tp=2))
@@ -169,6 +188,76 @@ def test_roles_that_export_parts_are_held_too(actor: Any, engine: Any, problem: 
         return
     with pytest.raises(BrokenLayoutError, match=problem):
         check_layouts(plan)
+
+
+FUSED = Parameter("qkv", (8, 1), "float32")
+ROWS = torch.arange(8.0).view(8, 1)
+GROUPS = Slices(0, blocks=(4, 2, 2), interleaved=2)
+
+
+class Grouped(hf.Worker):
+    """Keeps queries, keys and values of a group, and then those of the next one, whatever it declares."""
+
+    def __init__(self, layout: Layout) -> None: ...
+
+    @staticmethod
+    def state_parameters(layout: Layout) -> dict[str, list[Parameter]]:
+        return {"policy": [FUSED]}
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=lambda mesh, layout: layout)
+    def weights(self) -> dict[str, Any]:
+        rows = ROWS[[0, 1, 4, 6, 2, 3, 5, 7]]
+        return {"qkv": rows.chunk(self.mesh.tp)[self.coordinates.tp]}
+
+
+class Blocks(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=Slices(0, blocks=(4, 2, 2)))
+    def load(self, weights: dict[str, Any]) -> None:
+        self.held = weights
+
+    def held_weights(self, state: str) -> dict[str, Any]:
+        return self.held
+
+
+@hf.dataflow
+def fused(trainer: Grouped, engine: Blocks) -> None:
+    hf.sync(trainer, engine)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_an_order_that_a_role_does_not_declare_shows_beside_the_right_weights(trainers: int, tp: int) -> None:
+    def check(layout: Layout, **weights: Any) -> None:
+        pools = [hf.ResourcePool([size], name=name) for size, name in ((trainers, "train"), (tp, "engines"))]
+        trainer = hf.place(Grouped, layout, pool=pools[0], mesh=hf.Mesh(tp=trainers))
+        engine = hf.place(Blocks, pool=pools[1], mesh=hf.Mesh(tp=tp))
+        check_layouts(fused.compile(hf.Deployment(trainer=trainer, engine=engine)), **weights)
+
+    check(GROUPS)
+    check(GROUPS, weights={"policy": {"qkv": ROWS, "head": torch.zeros(4)}})
+    plain = Slices(0, blocks=(4, 2, 2))
+    check(plain)  # the parts are another model's, which the engine has, too
+    if trainers == 2:  # a group for each
+        check(plain, weights={"policy": {"qkv": ROWS}})
+        return
+    with pytest.raises(
+        BrokenLayoutError, match=r"'trainer', rank 0 .*'qkv'\[2, 0\] is 4.0 instead of 2.0, from \[2, 0\]"
+    ):
+        check(plain, weights={"policy": {"qkv": ROWS}})
+
+
+def test_right_weights_that_no_role_exports_are_compared_with_nothing() -> None:
+    trainer = hf.place(Trainer, pool=hf.ResourcePool([1], name="train"))
+    engine = hf.place(Unheld, pool=hf.ResourcePool([2], name="engines"))
+    plan = unheld.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 4})
+    check_layouts(plan, weights={"policy": {"qkv": list(range(8))}})
+    with pytest.raises(BrokenLayoutError, match=r"'trainer', rank 0 .*'qkv'\[0\] is 0 instead of 9"):
+        check_layouts(plan, weights={"policy": {"qkv": [9] * 8}})
+    for others in ({"policy": {"head": [1]}}, {"value": {"qkv": [1]}}, {}):
+        with pytest.raises(DefinitionError, match="HF922"):
+            check_layouts(plan, weights=others)
 
 
 @pytest.mark.parametrize("mesh", [hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)], ids=str)
