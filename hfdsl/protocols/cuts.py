@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from hfdsl.errors import ProtocolError
 from hfdsl.protocols.boxes import Box, Range
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh, axis_rank, axis_size
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, is_count
 
 Extent: TypeAlias = tuple[tuple[Range, ...], ...]
 """The part of a tensor that a rank holds: for each dim its ranges in the order of the local tensor; their product."""
@@ -126,6 +126,22 @@ class StandardLayout(Layout):
         return Composed((self, *others))
 
 
+def invalid(layout: object, problem: str) -> ProtocolError:
+    """The error for an argument with which there is no such layout (HF739)."""
+    return ProtocolError("HF739", f"{type(layout).__name__}: {problem}")
+
+
+def check_standard(layout: object, *layouts: object) -> None:
+    """Refuse what is no layout by cuts within another layout.
+
+    Raises:
+        ProtocolError: HF739.
+    """
+    for inner in layouts:
+        if not isinstance(inner, StandardLayout):
+            raise invalid(layout, f"takes layouts of this module, such as Slices(0), got {brief(inner)}")
+
+
 def part_at(parameter: Parameter, mesh: Mesh, cuts: Sequence[Cut], coordinates: Sequence[int]) -> Extent | None:
     """Compute the extent that cuts leave at these coordinates, one per cut; None if it is empty.
 
@@ -157,6 +173,11 @@ class Cut(StandardLayout):
     """A cut over one axis of the mesh, or over several, the last of which varies fastest."""
 
     axis: str | tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = (self.axis,) if isinstance(self.axis, str) else self.axis
+        if not isinstance(names, tuple) or not names or len(set(names)) < len(names):
+            raise invalid(self, f'axis= is an axis, such as "tp", or a tuple of several, got {brief(self.axis)}')
 
     @abstractmethod
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
@@ -203,8 +224,9 @@ class Only(Cut):
     at: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.at, tuple) or not all(is_count(index, least=0) for index in self.at):
-            raise ProtocolError("HF739", f"Only: at= is a tuple of coordinates, such as (0,), got {self.at!r}")
+        Cut.__post_init__(self)
+        if not _are_counts(self.at, least=0):
+            raise invalid(self, f"at= is a tuple of coordinates, such as (0,), got {self.at!r}")
 
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
         """As ``Cut.cut``."""
@@ -237,6 +259,21 @@ class Slices(Cut):
     units: int | tuple[int, ...] | None = None
     shared: bool = False
     padding: int = 1
+
+    def __post_init__(self) -> None:
+        Cut.__post_init__(self)
+        heads = self.units if isinstance(self.units, tuple) else (self.units,)
+        if not is_count(self.dim, least=0):
+            raise invalid(self, f"dim= counts dims from 0, got {brief(self.dim)}")
+        if not _are_counts(self.blocks):
+            raise invalid(self, f"blocks= is a tuple of sizes, such as (8, 4, 4), got {brief(self.blocks)}")
+        for name, count in (("interleaved", self.interleaved), ("padding", self.padding)):
+            if not is_count(count) and (name, count) != ("interleaved", None):
+                raise invalid(self, f"{name}= is a number of at least 1, got {brief(count)}")
+        if self.units is not None and not (_are_counts(heads) and len(heads) in (1, len(self.blocks))):
+            raise invalid(self, f"units= is a number of heads, or one for each block, got {brief(self.units)}")
+        if self.blocks and self.padding > 1:
+            raise invalid(self, "padding= is for a dim without blocks=, which give all of its sizes")
 
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
         """As ``Cut.cut``; HF734 if sizes do not divide."""
@@ -286,6 +323,11 @@ class Shards(Cut):
     axis: str | tuple[str, ...] = "dp"
     dim: int = 0
 
+    def __post_init__(self) -> None:
+        Cut.__post_init__(self)
+        if not is_count(self.dim, least=0):
+            raise invalid(self, f"dim= counts dims from 0, got {brief(self.dim)}")
+
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:
         """As ``Cut.cut``; HF734 for a parameter without that dim."""
         size = _length(parameter, part, self.dim, self)
@@ -305,6 +347,9 @@ class Composed(StandardLayout):
 
     layouts: tuple[StandardLayout, ...]
 
+    def __post_init__(self) -> None:
+        check_standard(self, *self.layouts)
+
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``."""
         return tuple(cut for layout in self.layouts for cut in layout.cuts(parameter, mesh))
@@ -314,6 +359,11 @@ class Composed(StandardLayout):
         for layout in self.layouts:
             name = layout.stored_as(name)
         return name
+
+
+def _are_counts(values: object, least: int = 1) -> bool:
+    """Whether it is a tuple of counts."""
+    return isinstance(values, tuple) and all(is_count(value, least=least) for value in values)
 
 
 # -- ranges of a dim ---------------------------------------------------------------------------------------------------

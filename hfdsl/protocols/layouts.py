@@ -47,11 +47,14 @@ from hfdsl.protocols.cuts import (
     Slices,
     StandardLayout,
     boxes_of,
+    check_standard,
+    invalid,
     part_at,
     refused,
     starts,
 )
 from hfdsl.protocols.mesh import Mesh, axis_size
+from hfdsl.types.numbers import brief, is_count
 
 __all__ = [
     "Box",
@@ -105,6 +108,11 @@ class ByName(StandardLayout):
     layouts: Mapping[str, StandardLayout]
     otherwise: StandardLayout = Replicas()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.layouts, Mapping) or not all(isinstance(pattern, str) for pattern in self.layouts):
+            raise invalid(self, f"takes a dict of layouts by pattern, got {brief(self.layouts)}")
+        check_standard(self, *self.layouts.values(), self.otherwise)
+
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``."""
         return self._of(parameter.name).cuts(parameter, mesh)
@@ -136,6 +144,17 @@ class Stages(StandardLayout):
     first: tuple[str, ...] = ("*embed*", "*wte*", "*wpe*")
     ends: tuple[str, ...] = ()
     number: str = r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\."
+
+    def __post_init__(self) -> None:
+        if not is_count(self.layers):
+            raise invalid(self, f"layers= is a number of at least 1, got {brief(self.layers)}")
+        if not (isinstance(self.counts, tuple) and all(is_count(count, least=0) for count in self.counts)):
+            raise invalid(self, f"counts= is a tuple of layers by stage, such as (6, 5), got {brief(self.counts)}")
+        for name in ("first", "ends"):
+            patterns = getattr(self, name)
+            if not (isinstance(patterns, tuple) and all(isinstance(pattern, str) for pattern in patterns)):
+                raise invalid(self, f'{name}= is a tuple of patterns, such as ("*embed*",), got {brief(patterns)}')
+        _check_number(self, self.number)
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``; HF734 if the layers do not divide."""
@@ -176,6 +195,12 @@ class Experts(StandardLayout):
     axis: str | tuple[str, ...] = "tp"
     number: str = r"(?:^|\.)experts\.(\d+)\."
 
+    def __post_init__(self) -> None:
+        if not is_count(self.count):
+            raise invalid(self, f"count= is a number of at least 1, got {brief(self.count)}")
+        Only(axis=self.axis, at=())  # refuses an axis that is none
+        _check_number(self, self.number)
+
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``; HF734 if the experts do not divide."""
         match = _compiled(self.number).search(parameter.name)
@@ -201,6 +226,14 @@ class Tied(StandardLayout):
     layout: StandardLayout
     names: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        check_standard(self, self.layout)
+        if not isinstance(self.names, Mapping):
+            raise invalid(self, f"names= is a dict from a name to the stored one, got {brief(self.names)}")
+        for name, stored in self.names.items():
+            if stored in self.names:
+                raise invalid(self, f"{name!r} is tied to {stored!r}, which is not stored itself; give its stored name")
+
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``, for the stored parameter."""
         return self.layout.cuts(replace(parameter, name=self.stored_as(parameter.name)), mesh)
@@ -225,6 +258,9 @@ class Generation(StandardLayout):
     """
 
     layout: StandardLayout
+
+    def __post_init__(self) -> None:
+        check_standard(self, self.layout)
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``."""
@@ -295,6 +331,20 @@ def ranks_by_coordinate(mesh: Mesh, axes: tuple[tuple[str, ...], ...]) -> Mappin
     for rank in range(mesh.world_size):
         at.setdefault(tuple(cut.coordinate(mesh, rank) for cut in cuts), []).append(rank)
     return {coordinate: tuple(ranks) for coordinate, ranks in at.items()}
+
+
+def _check_number(layout: object, pattern: object) -> None:
+    """Refuse a pattern that finds no number in names.
+
+    Raises:
+        ProtocolError: HF739.
+    """
+    try:
+        groups = _compiled(pattern).groups if isinstance(pattern, str) else 0
+    except re.error as error:
+        raise invalid(layout, f"number= is no regular expression: {error}") from None
+    if not groups:
+        raise invalid(layout, f"number= is a regular expression with a group for the number, got {brief(pattern)}")
 
 
 @lru_cache(maxsize=64)

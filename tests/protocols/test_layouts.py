@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
@@ -159,6 +160,60 @@ def test_a_parameter_that_is_none(shape: tuple[int, ...], dtype: str, problem: s
 def test_an_axis_that_no_mesh_has() -> None:
     with pytest.raises(ProtocolError, match=r"HF739: Only cuts over an axis of pp, .* got 'ep'"):
         Replicas().then(Only(axis="ep", at=(0,))).boxes(Parameter("w", (4,)), Mesh(), 0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "arguments", "problem"),
+    [
+        (Slices, {"dim": -1}, "dim= counts dims from 0, got -1"),
+        (Slices, {"dim": 1.0}, "dim= counts dims from 0, got 1.0"),
+        (Slices, {"axis": ["dp", "tp"]}, "axis= is an axis, such as \"tp\", or a tuple of several, got ['dp', 'tp']"),
+        (Slices, {"axis": ()}, "axis= is an axis"),
+        (Slices, {"axis": ("tp", "tp")}, "axis= is an axis"),
+        (Slices, {"blocks": [4, 4]}, "blocks= is a tuple of sizes, such as (8, 4, 4), got [4, 4]"),
+        (Slices, {"blocks": (12, -4)}, "blocks= is a tuple of sizes"),
+        (Slices, {"blocks": 8}, "blocks= is a tuple of sizes"),
+        (Slices, {"interleaved": 0}, "interleaved= is a number of at least 1, got 0"),
+        (Slices, {"interleaved": True}, "interleaved= is a number"),
+        (Slices, {"padding": -4}, "padding= is a number of at least 1, got -4"),
+        (Slices, {"padding": None}, "padding= is a number of at least 1, got None"),
+        (Slices, {"units": 2.5}, "units= is a number of heads, or one for each block, got 2.5"),
+        (Slices, {"units": 0}, "units= is a number of heads"),
+        (Slices, {"blocks": (4, 4), "units": (1, 1, 1)}, "units= is a number of heads, or one for each block"),
+        (Slices, {"blocks": (6, 4), "padding": 4}, "padding= is for a dim without blocks="),
+        (Shards, {"dim": -1}, "dim= counts dims from 0, got -1"),
+        (Shards, {"axis": 0}, "axis= is an axis"),
+        (Stages, {"layers": 0}, "layers= is a number of at least 1, got 0"),
+        (Stages, {"layers": 5, "counts": [3, 2]}, "counts= is a tuple of layers by stage, such as (6, 5), got [3, 2]"),
+        (Stages, {"layers": 5, "counts": (6, -1)}, "counts= is a tuple of layers by stage"),
+        (
+            Stages,
+            {"layers": 5, "first": "*embed*"},
+            'first= is a tuple of patterns, such as ("*embed*",), got \'*embed*',
+        ),
+        (Stages, {"layers": 5, "ends": [None]}, "ends= is a tuple of patterns"),
+        (Stages, {"layers": 5, "number": r"layers\.\d+"}, "number= is a regular expression with a group"),
+        (Stages, {"layers": 5, "number": r"layers\.(\d+"}, "number= is no regular expression: missing )"),
+        (Experts, {"count": 0}, "count= is a number of at least 1, got 0"),
+        (Experts, {"count": 4, "number": None}, "number= is a regular expression with a group"),
+        (ByName, {"layouts": [Replicas()]}, "takes a dict of layouts by pattern"),
+        (ByName, {"layouts": {"a": "tp"}}, "takes layouts of this module, such as Slices(0), got 'tp'"),
+        (ByName, {"layouts": {}, "otherwise": None}, "takes layouts of this module, such as Slices(0), got None"),
+        (Tied, {"layout": None, "names": {}}, "takes layouts of this module, such as Slices(0), got None"),
+        (Tied, {"layout": Replicas(), "names": ["head"]}, "names= is a dict from a name to the stored one"),
+        (Tied, {"layout": Replicas(), "names": {"a": "b", "b": "c"}}, "'a' is tied to 'b', which is not stored itself"),
+        (Generation, {"layout": Slices}, "takes layouts of this module"),
+    ],
+    ids=str,
+)
+def test_arguments_without_a_meaning(layout: Any, arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ProtocolError, match=rf"^HF739: {layout.__name__}: {re.escape(problem)}"):
+        layout(**arguments)
+
+
+def test_a_layout_is_continued_by_layouts() -> None:
+    with pytest.raises(ProtocolError, match=r"^HF739: Composed: takes layouts of this module, such as Slices"):
+        Slices(0).then("dp")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("at", [0, [0], (-1,), ("0",)])
