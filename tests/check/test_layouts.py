@@ -11,7 +11,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.deploy.weight_syncs import weight_syncs
-from hfdsl.protocols.layouts import ByName, Experts, Layout, Parameter, Replicas, Slices, Stages, Tied
+from hfdsl.protocols.layouts import ByName, Experts, Layout, Parameter, Replicas, Shards, Slices, Stages, Tied
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Lora, Sampler, SamplerConfig, TrainingConfig
 from hfdsl.rl.workers.config import ModelConfig
@@ -233,6 +233,46 @@ def test_a_layout_of_parameters_that_a_model_does_not_have(
 )
 def test_a_layout_of_parameters_that_a_model_has(layout: Layout, mesh: hf.Mesh, parameters: list[Parameter]) -> None:
     assert layout_findings(layout, parameters, mesh) == []
+
+
+@pytest.mark.parametrize(
+    ("exported", "loaded", "sizes", "is_cut"),
+    [
+        (Slices(0, units=2), Slices(0), (2, 4), True),
+        (Slices(0), Slices(0, units=2), (4, 2), True),
+        (Slices(0, units=2), Slices(0), (1, 4), True),
+        (Slices(0, units=4), Slices(0), (2, 4), False),
+        (Slices(0, units=2), Slices(0), (2, 2), False),
+        (Slices(0, units=2), Slices(0), (2, 1), False),
+        (Slices(0, units=2), Slices(1), (2, 4), False),
+        (Slices(0, units=2), Slices(0, units=2, shared=True), (2, 4), False),
+        (Slices(0, units=2), Slices(0, units=8), (2, 4), False),  # heads in groups: it says what it may cut
+        (Slices(0, units=2), Replicas().then(Shards("tp")), (2, 4), False),  # gathered before it computes
+        (Slices(0, units=2), Slices(0, padding=4), (2, 4), False),
+    ],
+    ids=str,
+)
+def test_heads_that_one_side_states_and_the_other_cuts(
+    exported: Layout, loaded: Layout, sizes: tuple[int, int], is_cut: bool
+) -> None:
+    class Declaring(Trainer):
+        @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+        @hf.exports("policy", layout=exported)
+        def weights(self) -> dict[str, list[float]]: ...
+
+        @staticmethod
+        def state_parameters(*parameters: Parameter) -> dict[str, tuple[Parameter, ...]]:
+            return {"policy": parameters}
+
+    meshes, keys = [hf.Mesh(tp=size) for size in sizes], Parameter("k_proj.weight", (8, 8))
+    pools = [hf.ResourcePool([size], name=name) for size, name in zip(sizes, ("train", "engines"), strict=True)]
+    trainer = hf.place(Declaring, keys, pool=pools[0], mesh=meshes[0])
+    engine = hf.place(Engine, keys, layout=loaded, pool=pools[1], mesh=meshes[1])
+    report = plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+    found = [finding.message for finding in report.findings if finding.code.startswith("HF73")]
+    part = 8 // max(sizes)
+    assert len(found) == is_cut
+    assert all("has 2 heads of 4 where" in message and f"into parts of {part}" in message for message in found)
 
 
 def test_parameters_are_stated_once_and_not_as_an_empty_list() -> None:

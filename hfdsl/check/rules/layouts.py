@@ -111,6 +111,7 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
         yield from unmatched_parts(sync, source, target)
     if groups and not uncut and sync.declared:
         yield from _fused(sync, representatives, source, target)
+        yield from _cut_heads(sync, representatives, source, target)
         yield from _unproved(sync, groups, source, target)
 
 
@@ -291,6 +292,37 @@ def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, ta
                     f"'{sync.source.role}' exports it, and {sides[1][dim]} where '{sync.target.role}' loads it",
                 )
                 return
+
+
+def _cut_heads(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
+    """HF737: one side states the heads of a parameter, and the other one slices it without, within a head."""
+    if not isinstance(source, StandardLayout) or not isinstance(target, StandardLayout):
+        return
+    sides = (sync.source, source), (sync.target, target)
+    for parameter in parameters:
+        for (stating, layout), (cutting, other_layout) in (sides, sides[::-1]):
+            heads = {cut.dim: cut for cut in layout.cuts(parameter, stating.placement.mesh) if isinstance(cut, Slices)}
+            for cut in other_layout.cuts(parameter, cutting.placement.mesh):
+                if not isinstance(cut, Slices) or cut.units is not None or cut.dim not in heads or cut.padding > 1:
+                    continue
+                width = _head_width(heads[cut.dim], parameter)
+                share = parameter.shape[cut.dim] // cut.parts(cutting.placement.mesh)
+                if not cut.blocks and width and share % width:
+                    count = parameter.shape[cut.dim] // width
+                    yield _about(
+                        sync,
+                        "HF737",
+                        f"dim {cut.dim} of {parameter.name!r} {parameter.shape} has {count} heads of {width} where "
+                        f"'{stating.role}' has it, and '{cutting.role}' slices it into parts of {share}",
+                        notes=(f"state the heads on both sides, as Slices({cut.dim}, units={count}) does",),
+                    )
+                    return
+
+
+def _head_width(cut: Slices, parameter: Parameter) -> int | None:
+    """The elements of a head, if a layout states the heads of a whole dim."""
+    size, heads = parameter.shape[cut.dim], cut.units
+    return size // heads if isinstance(heads, int) and not cut.blocks and size % heads == 0 else None
 
 
 def _matrices(cut: Slices) -> str:
