@@ -94,8 +94,15 @@ class Processes:
             self._busy.release()
 
     def with_retries(self, plan_name: str, call: Callable[[], T]) -> T:
-        """Run a call outside of steps and return its result; with retries, repeat it after a loss of processes."""
-        return call() if self.recovery is None else self.recovery.run(plan_name, call)
+        """Run a call outside of steps and return its result; with retries, repeat it after a loss of processes.
+
+        Raises:
+            HfError: HF808 if a step has ended the run; what its processes lost is not replaced then.
+        """
+        if self.recovery is None:
+            return call()
+        self.usable_backend(plan_name)
+        return self.recovery.run(plan_name, call)
 
     def usable_backend(self, plan_name: str) -> Backend:
         """The backend; an error if it can no longer be used.

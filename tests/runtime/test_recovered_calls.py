@@ -138,6 +138,30 @@ def test_a_recording_of_a_step_that_lost_processes_is_whole(at: int, tmp_path: P
     assert [str(outcome) for outcome in outcomes if outcome.failed_then or not outcome.same] == []
 
 
+def verify(running: Running, folder: Path) -> float:
+    running.verify("policy")
+    return 0.0
+
+
+@pytest.mark.parametrize("call", [also, load, record, save, verify])
+def test_a_run_that_losses_have_ended_stays_so(call: Callable[[Running, Path], float], tmp_path: Path) -> None:
+    """No call replaces the processes of a run that lost them more often than it may."""
+    (tmp_path / "saved").mkdir()
+    with launched() as running:
+        loss(running)
+        running.save(tmp_path / "saved")
+        backend: Any = running._processes.backend
+        at = dict.fromkeys(range(backend._losses.submissions, backend._losses.submissions + 99), 0)
+        backend._losses.at = at
+        with pytest.raises(HfError, match="HF840"):
+            running.step(p.batch())
+        recovered = len(running.recoveries)
+        at.clear()
+        with pytest.raises(HfError, match="HF808"):
+            call(running, tmp_path)
+        assert len(running.recoveries) == recovered
+
+
 def test_without_retries_a_loss_between_steps_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     with launched(retries=False) as running:
