@@ -221,6 +221,19 @@ def test_other_names_in_a_state_are_no_mistake() -> None:
         assert reason.startswith("the state() of 'engine' has other names than 'actor' exports")
 
 
+def test_a_block_warns_of_copies_that_it_could_not_compare() -> None:
+    """Whose skipped syncs nobody gets; copies that the block did not sync are none of its business."""
+    says = "HF772: the copy of 'policy' in 'engine' is not verified: the state\\(\\) of 'engine' has other names"
+    with running(synced, engine=Renaming) as run, pytest.warns(HfWarning, match=says), run.verifying():
+        run.step()
+    with running(learned) as run, run.verifying():
+        pass
+    with running(learned) as run:
+        run.step(ROWS)
+        with run.verifying():
+            pass
+
+
 @pytest.mark.nightly
 def test_processes_that_are_lost_are_no_mistake(ray_cluster: Any, tmp_path: Path) -> None:
     death(tmp_path, "engine.sample", 1, 1)

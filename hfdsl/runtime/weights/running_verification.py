@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from hfdsl.errors import HfWarning
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.weights.verification import Verified, dtypes_of, verify_copies
-from hfdsl.runtime.weights.verified_syncs import syncs_of
+from hfdsl.runtime.weights.verification import Verified, comparable, dtypes_of, verify_copies
+from hfdsl.runtime.weights.verified_syncs import VerifiedSync, syncs_of
 
 
 def verify(processes: Processes, plan: Plan, state: str, *, reported: bool) -> Verified:
@@ -46,8 +48,16 @@ def verifying(processes: Processes, plan: Plan, states: Sequence[str]) -> Iterat
     try:
         yield
         for state in states or dict.fromkeys(sync.state for sync in syncs):
-            verify(processes, plan, state, reported=True)
+            _warn_of_skipped(verify(processes, plan, state, reported=True), processes, syncs)
     finally:
         processes.verifying = before
         if processes.backend is not None and not processes.broken:
             processes.digest_exports(backend)
+
+
+def _warn_of_skipped(verified: Verified, processes: Processes, syncs: Sequence[VerifiedSync]) -> None:
+    """HF772: syncs of the block whose copies cannot be compared, which nobody would notice."""
+    for sync, reason in verified.skipped.items():
+        if sync in syncs and comparable(sync, processes.syncs) is None:
+            problem = f"the copy of '{sync.state}' in '{sync.target}' is not verified: {reason}"
+            warnings.warn(HfWarning("HF772", problem), stacklevel=2)
