@@ -245,6 +245,18 @@ def test_weights_that_go_as_one_value_are_all_and_whole(actor: type[p.Trainer], 
     assert problem in error.value.message
 
 
+def test_pad_rows_are_no_part_of_what_a_rank_exports() -> None:
+    parameter, layout = Parameter("embedding", (10, 4), "float32"), Slices(0, padding=4)
+    schedule = compile_schedule([parameter], layout, Mesh(tp=2), Replicas(), Mesh())
+    sync = ScheduledSync(
+        state="policy", export=0, load=1, schedule=schedule, source_layout=layout, target_layout=Replicas()
+    )
+    says = r"'embedding' of shape \(6, 4\), but its layout says \(4, 4\) of \(10, 4\) without pad rows, on rank 1"
+    with pytest.raises(SyncError, match=says):
+        dict(exported_parts([sync], 1, {"embedding": torch.zeros(6, 4)}, "actor.weights"))
+    assert dict(exported_parts([sync], 1, {"embedding": torch.zeros(4, 4)}, "actor.weights"))
+
+
 @pytest.mark.parametrize("layout", ["replicas", "tensor"])
 def test_a_load_that_fails_on_one_rank_ends_the_run(layout: str) -> None:
     """Nobody samples from weights of two versions."""

@@ -26,7 +26,7 @@ from hfdsl.plan.resharding import Transfer
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.cuts import converts
-from hfdsl.protocols.layouts import Layout, Parameter, Replicas
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, StandardLayout
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
 from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
@@ -297,10 +297,16 @@ class LocalWeights:
                 if shape == parameter.shape:
                     raise self._mismatch(f"'{name}' of shape {actual} instead of all of it, {shape},")
                 declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
-                raise self._mismatch(f"'{name}' of shape {actual}, but {declared}")
+                padding = " without pad rows," if self._is_padded(parameter) else ""
+                raise self._mismatch(f"'{name}' of shape {actual}, but {declared}{padding}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
             raise self._mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
+
+    def _is_padded(self, parameter: Parameter) -> bool:
+        """Whether a layout pads a dim, whose pad rows are no part of a parameter."""
+        cuts = self._layout.cuts(parameter, self._mesh) if isinstance(self._layout, StandardLayout) else ()
+        return any(isinstance(cut, Slices) and cut.padding > 1 for cut in cuts)
 
     def _mismatch(self, problem: str) -> SyncError:
         code, label, verb = self._blame
