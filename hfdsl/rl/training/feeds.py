@@ -29,6 +29,27 @@ SIZES = (("B", "P"), ("B", "P", "R"), ("B", "P", "R"))
 NEEDED = {"B": "the rows of a step", "P": "the most tokens of a prompt", "R": "the most tokens of a response"}
 
 
+def responses_of(graph: Graph) -> int | None:
+    """The number of responses in each row of the data that a dataflow takes; None if no run can feed it."""
+    takes = _inputs(graph)
+    return RESPONSES.get(takes[0]) if len(takes) == 1 else None
+
+
+def other_batches(graph: Graph) -> str:
+    """The message about a dataflow that no run can feed."""
+    named = ", ".join(record.__name__ for record in _inputs(graph)) or "nothing"
+    return f"'{graph.name}' takes {named}; a run feeds one batch of Prompts, Sequences or Pairs"
+
+
+def missing_size(name: str) -> str:
+    """The message about a dim that needs a size."""
+    return f"dims: '{name}' is missing: {NEEDED[name]}"
+
+
+def _inputs(graph: Graph) -> list[type[Batch]]:
+    return [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
+
+
 def run_feed(
     config: RunConfig,
     roles: Mapping[str, type[Worker]],
@@ -62,15 +83,12 @@ def evaluation_batch(config: RunConfig, evaluation: EvaluationConfig, graph: Gra
 
 
 def _feed(config: RunConfig, source: Source, graph: Graph, sizes: Mapping[str, int]) -> Feed:
-    takes = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-    if len(takes) != 1 or takes[0] not in RESPONSES:
-        named = ", ".join(record.__name__ for record in takes) or "nothing"
-        text = f"'{graph.name}' takes {named}; a run feeds one batch of Prompts, Sequences or Pairs"
-        raise ConfigError("HF901", text)
-    responses = RESPONSES[takes[0]]
+    responses = responses_of(graph)
+    if responses is None:
+        raise ConfigError("HF901", other_batches(graph))
     for name in SIZES[responses]:
         if name not in sizes:
-            raise ConfigError("HF901", f"dims: '{name}' is missing: {NEEDED[name]}")
+            raise ConfigError("HF901", missing_size(name))
     if sizes["B"] % max(responses, 1):
         raise ConfigError("HF901", f"dims: B = {sizes['B']} rows cannot form pairs: B must be even")
     width = sizes["R"] if responses else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from hfdsl.errors import ConfigError, HfError
+from hfdsl.errors import HfError
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.compiled import CompiledPlan
@@ -27,7 +27,6 @@ from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import METRICS_FILE, JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
-from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.run_folder import checkpoints
 from hfdsl.rl.training.run_folder.checkpoints import RunPosition
 from hfdsl.rl.training.run_folder.lock import locked
@@ -44,7 +43,6 @@ from hfdsl.rl.training.run_folder.samples import Samples
 from hfdsl.rl.training.sinks import sinks
 from hfdsl.rl.training.streams import DECISIONS, Streamed
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.saving.loaded_states import check_saved_states
 from hfdsl.runtime.saving.recording import HEADER, RECORDINGS_FOLDER
 from hfdsl.types.batches import schema
 
@@ -98,8 +96,6 @@ def prepare(loaded: Loaded) -> Prepared:
     plan = compiled(experiments.run, loaded)
     feed = training_feed(config, loaded.roles, plan.graph)
     update, evaluation, unseen = None, None, None
-    if plan.split.queues:
-        check_streamed(config)
     if config.update is not None and experiments.update is not None:
         update = compiled(experiments.update, loaded, "update")
         check_rounds(plan, update, config.update)
@@ -116,18 +112,6 @@ def prepare(loaded: Loaded) -> Prepared:
         tokenizer=load_tokenizer(config.data.tokenizer),
         inputs=run_inputs(loaded, len(feed.rows)),
     )
-
-
-def check_streamed(config: RunConfig) -> None:
-    """Refuse, for a dataflow with queues, options that need one step at a time.
-
-    Raises:
-        ConfigError: HF901 for a recording of a step, or an update on rows of several rounds.
-    """
-    for name, is_set in (("record", bool(config.record)), ("update", config.update is not None)):
-        if is_set:
-            text = f"'{name}': a dataflow with queues has several steps in progress, but this needs one at a time"
-            raise ConfigError("HF901", text, name)
 
 
 def train(
@@ -174,7 +158,6 @@ def train(
 
 def _train(run: Prepared, start: RunStart, show: Show, worker_env: Mapping[str, str] | None) -> Ended:
     config, saved = run.loaded.config, run.folder / CHECKPOINTS
-    check_saved_states([plan for plan in (run.plan, run.evaluation, run.update) if plan is not None])
     launched = run.plan.launch(
         config.backend,
         seed=config.seed,

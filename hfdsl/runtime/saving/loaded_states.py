@@ -17,16 +17,26 @@ A call that declares no effect may read all that its role holds. Before a stream
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import NamedTuple
 
+from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import CheckpointError
+from hfdsl.graph.first_syncs import first_syncs
 from hfdsl.graph.program import Graph, Node, RoleCall
-from hfdsl.graph.stages import HeldState, effects, syncs
+from hfdsl.graph.stages import HeldState, effects, queues_of, syncs
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.state import methods_with
-from hfdsl.runtime.saving.state_files import without_state, writing
+from hfdsl.runtime.saving.state_files import needs_state, writing
 
 
-def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], source: str) -> None:
+class Unsaved(NamedTuple):
+    """A role with a state that a copy of all states would not have, and the message about it."""
+
+    role: str
+    message: str
+
+
+def check_loaded_states(plans: Sequence[Plan], launched: Iterable[Plan], source: str) -> None:
     """Refuse ``plans`` that read a state from an earlier step which a role has loaded and does not keep.
 
     Every plan that was ``launched`` on the same workers may load it. ``source`` would miss the state.
@@ -34,16 +44,8 @@ def check_loaded_states(plans: Iterable[Plan], launched: Iterable[Plan], source:
     Raises:
         CheckpointError: HF908 naming the role, the state and the call.
     """
-    loaded = {holder for plan in launched for holder in _unkept(plan)}
     for plan in plans:
-        for holder, node in _reads_before_loads(plan, loaded):
-            role = plan.deployment[holder.role].role.__name__
-            raise CheckpointError(
-                "HF908",
-                f"role '{holder.role}' ({role}) loads '{holder.state}', and '{node.label}' reads it in a later step of "
-                f"'{plan.name}' ({node.span}), but {source} would not have it: give {role} state() and "
-                f"load_state(state), or call hf.sync before '{node.label}' in each step",
-            )
+        _refuse(_lost([plan.graph], [other.graph for other in launched], plan.deployment, source))
 
 
 def check_copied_states(plans: Sequence[Plan]) -> None:
@@ -58,42 +60,56 @@ def check_copied_states(plans: Sequence[Plan]) -> None:
     check_loaded_states(plans, plans, "the copy of states of hf.Retries")
 
 
-def check_saved_states(plans: Sequence[Plan]) -> None:
-    """Refuse plans of which no checkpoint could be saved, as far as the classes of their roles show.
-
-    Raises:
-        CheckpointError: HF908 naming the role.
-    """
-    for plan in plans:
-        if plan.split.queues:
-            check_loads_of_stream(plan)
-        for role in plan.graph.roles:
-            kind = plan.deployment[role].role
-            written = methods_with(kind, "writes")
-            if written and not _is_kept(kind):
-                raise without_state(role, kind, writing(written))
-    check_loaded_states(plans, plans, "a checkpoint")
-
-
 def check_loads_of_stream(plan: Plan) -> None:
     """Refuse a role that a stream's syncs load and that keeps no state: a copy would restore its constructor's state.
 
     Raises:
         CheckpointError: HF908 naming the role.
     """
-    for sync in syncs(plan.graph):
+    _refuse(_lost_by_stream(plan.graph, plan.deployment))
+
+
+def unsaved_states(graphs: Sequence[Graph], deployment: Deployment) -> Iterator[Unsaved]:
+    """The roles because of which a run of these dataflows could save no checkpoint, as far as their classes show."""
+    for graph in graphs:
+        if queues_of(graph):
+            yield from _lost_by_stream(graph, deployment)
+        for role in graph.roles:
+            kind = deployment[role].role
+            written = methods_with(kind, "writes")
+            if written and not _is_kept(kind):
+                yield Unsaved(role, needs_state(role, kind, writing(written)))
+    yield from _lost(graphs, graphs, deployment, "a checkpoint")
+
+
+def _refuse(unsaved: Iterable[Unsaved]) -> None:
+    for _, message in unsaved:
+        raise CheckpointError("HF908", message)
+
+
+def _lost_by_stream(graph: Graph, deployment: Deployment) -> Iterator[Unsaved]:
+    """The roles that a stream's syncs load and that keep no state."""
+    for sync in syncs(graph):
         role, held = sync.target
-        kind = plan.deployment[role].role
+        kind = deployment[role].role
         if not _is_kept(kind):
             text = f"role '{role}' ({kind.__name__}) loads '{held}' once a step, and samples the next one with it"
-            raise CheckpointError(
-                "HF908", f"{text}: for a checkpoint or retries, give it state() and load_state(state)"
+            yield Unsaved(role, f"{text}: for a checkpoint or retries, give it state() and load_state(state)")
+
+
+def _lost(graphs: Iterable[Graph], launched: Iterable[Graph], deployment: Deployment, source: str) -> Iterator[Unsaved]:
+    """The roles with a state that one of ``launched`` loads, that ``graphs`` read in a later step, and none keeps."""
+    loaded = {holder for graph in launched for holder in _loaded(graph)}
+    unkept = {holder for holder in loaded if not _is_kept(deployment[holder.role].role)}
+    for graph in graphs:
+        for holder, node in _reads_before_loads(graph, unkept):
+            kind = deployment[holder.role].role.__name__
+            yield Unsaved(
+                holder.role,
+                f"role '{holder.role}' ({kind}) loads '{holder.state}', and '{node.label}' reads it in a later step of "
+                f"'{graph.name}' ({node.span}), but {source} would not have it: give {kind} state() and "
+                f"load_state(state), or call hf.sync before '{node.label}' in each step",
             )
-
-
-def _unkept(plan: Plan) -> set[HeldState]:
-    """The states that a plan loads into roles without ``state()`` and ``load_state()``."""
-    return {holder for holder in _loaded(plan.graph) if not _is_kept(plan.deployment[holder.role].role)}
 
 
 def _is_kept(role: type) -> bool:
@@ -104,12 +120,13 @@ def _loaded(graph: Graph) -> set[HeldState]:
     return {holder for node in graph.calls for holder, effect in effects(node) if effect.kind == "loads"}
 
 
-def _reads_before_loads(plan: Plan, holders: Set[HeldState]) -> Iterator[tuple[HeldState, Node]]:
+def _reads_before_loads(graph: Graph, holders: Set[HeldState]) -> Iterator[tuple[HeldState, Node]]:
     """The calls that read one of these states from an earlier step."""
     missing = set(holders)
-    if plan.first_syncs is not None:
-        missing -= _loaded(plan.first_syncs.graph)
-    for node in plan.graph.calls:
+    before = first_syncs(graph)
+    if before is not None:
+        missing -= _loaded(before)
+    for node in graph.calls:
         declared = list(effects(node))
         read_states = {holder for holder, effect in declared if effect.kind != "loads"}
         if not declared and isinstance(node.op, RoleCall):

@@ -140,7 +140,7 @@ def has_state(role: str, worker: Any) -> bool:
         why = (
             "has one of the two" if any(both) else writing(written) if written else f"has an optimizer, self.{holds[0]}"
         )
-        raise without_state(role, type(worker), why)
+        raise CheckpointError("HF908", needs_state(role, type(worker), why))
     return False
 
 
@@ -150,10 +150,9 @@ def writing(written: Mapping[str, str]) -> str:
     return f"'{method}' writes its state '{state}'"
 
 
-def without_state(role: str, kind: type, why: str) -> CheckpointError:
-    """HF908 for a role that lacks ``state()`` or ``load_state()``, and why a checkpoint needs them."""
-    text = f"role '{role}' ({kind.__name__}) {why}, and a checkpoint needs both state() and load_state(state)"
-    return CheckpointError("HF908", text)
+def needs_state(role: str, kind: type, why: str) -> str:
+    """The message about a role that lacks ``state()`` or ``load_state()``, with the reason that it needs them."""
+    return f"role '{role}' ({kind.__name__}) {why}, and a checkpoint needs both state() and load_state(state)"
 
 
 def keeps_state(worker: Any) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.errors import CheckpointError, ConfigError, DeadlineError, HfWarning
+from hfdsl.check.report import CheckError
+from hfdsl.errors import CheckpointError, DeadlineError, HfWarning
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import Ended, train
 from hfdsl.rl.training.metrics import Record
@@ -118,24 +119,25 @@ def test_a_run_with_another_lag_does_not_take_over_what_is_queued(data: Path, tm
         train(configured(data, tmp_path, "options.lag=1"), resume=True, accept=["config"])
 
 
-@pytest.mark.parametrize(
-    ("role", "reason"),
-    [
-        ("guesser=tests.rl.training.toy:Forgetful", r"'guesser' \(Forgetful\) loads 'policy'"),
-        ("policy=tests.rl.training.toy:Unsaved", r"'policy' \(Unsaved\) 'update' writes its state 'policy'"),
-    ],
-)
-def test_a_role_that_keeps_no_weights_is_refused_before_the_first_step(
-    data: Path, tmp_path: Path, role: str, reason: str
+@pytest.mark.parametrize("role", ["guesser=tests.rl.training.toy:Forgetful", "policy=tests.rl.training.toy:Unsaved"])
+def test_a_role_that_keeps_no_weights_is_refused_before_a_launch_as_a_save_would_refuse_it(
+    data: Path, tmp_path: Path, role: str
 ) -> None:
-    shown: list[Record] = []
-    with pytest.raises(CheckpointError, match=f"HF908: role {reason}"):
-        train(configured(data, tmp_path, f"roles.{role}", "steps=2"), show=shown.append)
-    assert not shown
+    loaded = configured(data, tmp_path, f"roles.{role}", "steps=2")
+    (saved := tmp_path / "saved").mkdir()
+    with pytest.raises(CheckError) as refused:
+        train(loaded)
+    with loaded.experiment().compile().launch("local") as running:
+        next(running.stream(loaded.experiment().batches()))
+        with pytest.raises(CheckpointError) as raised:
+            running.save(saved)
+    [finding] = refused.value.report.findings
+    assert (finding.code, finding.message) == (raised.value.code, raised.value.message)
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_is_for_one_step_at_a_time_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"HF901: 'record': a dataflow with queues"):
+    with pytest.raises(CheckError, match=r"HF901\]: 'record': a dataflow with queues"):
         train(configured(data, tmp_path, "record=[2]"))
 
 

@@ -15,9 +15,9 @@ from hfdsl.check.rules.references import message as without_reference
 from hfdsl.check.rules.sampling import GREEDY, WHOLE_DISTRIBUTION, equal_responses, other_sizes, truncated_responses
 from hfdsl.check.rules.temperatures import different_temperatures
 from hfdsl.check.rules.unusual import TEMPERATURE, low_temperature, low_temperatures
-from hfdsl.graph.program import Constant, Graph, Input, Pack
+from hfdsl.graph.program import Constant, Graph, Pack
 from hfdsl.rl.batches import R
-from hfdsl.rl.training.feeds import NEEDED, RESPONSES, SIZES
+from hfdsl.rl.training.feeds import SIZES, missing_size, responses_of
 from hfdsl.rl.training.preflight.dataflows import is_trained, learners, size_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.ready import generating
@@ -80,12 +80,12 @@ def temperatures_leave_a_choice(subject: Subject) -> Iterator[Finding]:
 def sizes_are_given(subject: Subject) -> Iterator[Finding]:
     """The dims of the batches that the run feeds have sizes."""
     for table, graph in subject.graphs.items():
-        takes = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-        if table == "update" or len(takes) != 1 or takes[0] not in RESPONSES:
+        responses = responses_of(graph)
+        if table == "update" or responses is None:
             continue
-        for dim in SIZES[RESPONSES[takes[0]]]:
+        for dim in SIZES[responses]:
             if size_of(subject, table, dim)[1] is None:
-                yield subject.finding("HF901", f"dims: '{dim}' is missing: {NEEDED[dim]}", "dims")
+                yield subject.finding("HF901", missing_size(dim), "dims")
 
 
 def penalties_can_act(subject: Subject) -> Iterator[Finding]:

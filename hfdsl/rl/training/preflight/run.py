@@ -58,10 +58,18 @@ from hfdsl.rl.training.preflight.sources import (
 from hfdsl.rl.training.preflight.special_tokens import (
     responses_end,
 )
+from hfdsl.rl.training.preflight.starting import (
+    batches_can_be_fed,
+    states_can_be_saved,
+    steps_come_one_at_a_time,
+)
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.trials import ConfigTrials
 
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    batches_can_be_fed,
+    steps_come_one_at_a_time,
+    states_can_be_saved,
     sizes_are_given,
     models_fit_tokens,
     roles_can_be_constructed,

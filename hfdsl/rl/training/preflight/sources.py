@@ -11,13 +11,12 @@ from string import Formatter
 
 from hfdsl.check.findings import Finding
 from hfdsl.errors import DataError
-from hfdsl.graph.program import Input
 from hfdsl.rl.data.conversations import messages_of, tools_of
 from hfdsl.rl.data.hugging_face import SUFFIXES, hub_dataset
 from hfdsl.rl.data.prompts import Prompt, formatted
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
 from hfdsl.rl.hub import cached_snapshot, download_command, is_offline
-from hfdsl.rl.training.feeds import RESPONSES
+from hfdsl.rl.training.feeds import responses_of
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.first_rows import Sample, SourceError, first_rows
 from hfdsl.rl.training.preflight.subject import Subject
@@ -73,8 +72,7 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
         changes, advice = _repairs(subject, field, source, error)
         yield subject.finding("HF902", error.message, f"{field}.{error.field}", changes=changes, advice=advice)
         return
-    takes = [node.op.record for node in subject.graphs[table].inputs if isinstance(node.op, Input)]
-    responses = RESPONSES.get(takes[0], 0) if len(takes) == 1 else 0
+    responses = responses_of(subject.graphs[table]) or 0
     for reader in _readers(subject.config.data.prompt, responses):
         problem = _unfit(reader, sample)
         if problem is not None:

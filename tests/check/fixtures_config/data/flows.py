@@ -1,4 +1,4 @@
-"""A dataflow that configurations name."""
+"""Dataflows and roles that configurations name."""
 
 from __future__ import annotations
 
@@ -25,3 +25,15 @@ def by_the_sampler(
     rollout = sampler.generate(questions)
     advantages = centered_advantages(rollout, reward.score(questions, rollout), group=group)
     return actor.update(hf.merge(Experience, rollout, advantages), loss=loss)
+
+
+@hf.dataflow
+def learned(experience: Experience, actor: Actor, *, loss: Clip = Clip(0.2)) -> ActorMetrics:
+    """An update by rows that are given."""
+    return actor.update(experience, loss=loss)
+
+
+class Forgetful(Sampler):
+    """A sampler that keeps nothing of its weights in a checkpoint."""
+
+    state = load_state = None  # type: ignore[assignment]  # as if it had none

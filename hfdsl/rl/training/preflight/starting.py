@@ -1,0 +1,39 @@
+"""Refusals of a run as it starts: of batches that it cannot feed, steps it cannot take, states it cannot save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.findings import Finding
+from hfdsl.graph.stages import queues_of
+from hfdsl.rl.training.feeds import other_batches, responses_of
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.typed import joined
+from hfdsl.runtime.saving.loaded_states import unsaved_states
+
+
+def batches_can_be_fed(subject: Subject) -> Iterator[Finding]:
+    """The dataflows take batches that a run forms of its data; those of an update are the rows of rounds."""
+    for table, graph in subject.graphs.items():
+        if table != "update" and responses_of(graph) is None:
+            yield subject.finding("HF901", other_batches(graph), joined(table, "algorithm"))
+
+
+def steps_come_one_at_a_time(subject: Subject) -> Iterator[Finding]:
+    """A dataflow with queues has no option that needs one step at a time."""
+    config = subject.config
+    for field, is_set in (("record", bool(config.record)), ("update", config.update is not None)):
+        if is_set and queues_of(subject.graphs[""]):
+            text = f"'{field}': a dataflow with queues has several steps in progress, but this needs one at a time"
+            yield subject.finding("HF901", text, field)
+
+
+def states_can_be_saved(subject: Subject) -> Iterator[Finding]:
+    """Every role keeps the states that a run which continues from a checkpoint reads."""
+    placements, reported = subject.deployment.placements, set[str]()
+    placed = [graph for graph in subject.graphs.values() if graph.roles.keys() <= placements.keys()]  # others are HF507
+    for role, message in unsaved_states(placed, subject.deployment):
+        if role not in reported:
+            reported.add(role)
+            place = f"deployment.roles.{role}" if role in subject.config.deployment.roles else "deployment.default"
+            yield subject.finding("HF908", message, f"roles.{role}" if role in subject.config.roles else place)
