@@ -357,13 +357,21 @@ def _of_runs(
         metavar="N",
         help="every N steps, compare digests of all synced weights with those of their copies (verify_sync=N)",
     )
-    train.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
+    resume = train.add_mutually_exclusive_group()
+    resume.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
+    resume.add_argument(
+        "--auto-resume",
+        dest="resume",
+        action="store_const",
+        const="auto",
+        help="continue as --resume does, or start the run if its folder has none yet",
+    )
     train.add_argument(
         "--accept",
         action="append",
         default=[],
         choices=["config", "data", "code", "versions"],
-        help="with --resume: continue although these have changed; a field given with --set needs none; repeatable",
+        help="when resuming: continue although these have changed; a field given with --set needs none; repeatable",
     )
 
     schema = command("schema", "write the JSON schema of a configuration, for editors", form)

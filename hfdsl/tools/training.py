@@ -98,21 +98,14 @@ def train(arguments: argparse.Namespace) -> int:
     from hfdsl.rl.training.loop import train as run
     from hfdsl.rl.training.metrics import Record, line
     from hfdsl.rl.training.run_folder import checkpoints
-    from hfdsl.rl.training.run_folder.resuming import with_saved_engines
+    from hfdsl.rl.training.run_folder.resuming import has_run, with_saved_engines
 
     finder = Finder()
     if arguments.verify_sync is not None:
         arguments.set = [*arguments.set, f"verify_sync={arguments.verify_sync}"]
     loaded = with_saved_engines(ConfigCheck().load(arguments.config, arguments.set, finder))
-    reports = ConfigCheck().reports(loaded)
-    if not machine(arguments) or not all(reports):
-        for report in reports:
-            show_report(report, arguments, sys.stderr if report.findings and not machine(arguments) else None)
-    if not all(reports):
+    if not _is_clean(loaded, arguments):
         return FINDINGS
-    if not machine(arguments):
-        say(f"\n{to_toml(loaded.table())}")
-
     steps: list[int] = []
     bar = ProgressBar(loaded.config.steps, stdout()) if shows_progress(stdout()) and not machine(arguments) else None
 
@@ -127,7 +120,9 @@ def train(arguments: argparse.Namespace) -> int:
 
     for source in finder.sources:
         _by_value(source, loaded)
-    folder = Path(loaded.config.output) / "checkpoints"
+    output = Path(loaded.config.output)
+    if arguments.resume == "auto" and not has_run(output):
+        say(f"there is no run in '{output}' yet: it starts at step 0", file=sys.stderr)
     try:
         with bar or nullcontext(), _warnings_on_stderr(bar):
             ended = run(
@@ -138,10 +133,21 @@ def train(arguments: argparse.Namespace) -> int:
                 worker_env=_environment(finder.sources),
             )
     except BaseException as error:
-        if hint := _resume_hint(checkpoints.complete(folder), error):
+        if hint := _resume_hint(checkpoints.complete(output / "checkpoints"), error):
             say(hint, file=sys.stderr)
         raise
     return _exit_code(ended, any_step=bool(steps))
+
+
+def _is_clean(loaded: Loaded, arguments: argparse.Namespace) -> bool:
+    """Whether the check finds no error; it is shown, before the configuration with every default."""
+    reports = ConfigCheck().reports(loaded)
+    if not machine(arguments) or not all(reports):
+        for report in reports:
+            show_report(report, arguments, sys.stderr if report.findings and not machine(arguments) else None)
+    if all(reports) and not machine(arguments):
+        say(f"\n{to_toml(loaded.table())}")
+    return all(reports)
 
 
 def _exit_code(ended: Ended, *, any_step: bool) -> int:

@@ -59,6 +59,18 @@ def test_train_for_machines_and_resume(config: str, capsys: Capture) -> None:
     assert "step 3 was the last one; --set steps=N with more steps continues it" in err
 
 
+def test_one_command_starts_a_run_and_continues_it(config: str, capsys: Capture) -> None:
+    code, _, err = run_cli(capsys, "train", config, "--auto-resume")
+    assert (code, err) == (output.OK, "there is no run in 'run' yet: it starts at step 0\n")
+    code, out, err = run_cli(capsys, "train", config, "--auto-resume", "--set", "steps=4", "--format", "json")
+    assert (code, [json.loads(text)["step"] for text in out.splitlines()], err) == (output.OK, [3, 4], "")
+    code, _, err = run_cli(capsys, "train", config, "--auto-resume", "--set", "steps=5", "--set", "seed=3")
+    assert (code, "  seed: 0 in the checkpoint, 3 now\n" in err) == (output.FINDINGS, True)
+    code, _, err = run_cli(capsys, "train", config, "--resume", "--set", "output=runs")
+    assert (code, Path("runs").exists()) == (output.FINDINGS, False)
+    assert "error[HF906]: there is no run in 'runs' to continue; --auto-resume starts one" in err
+
+
 def test_a_resume_of_another_configuration_is_refused(config: str, capsys: Capture) -> None:
     assert run_cli(capsys, "train", config)[0] == output.OK
     code, _, err = run_cli(capsys, "train", config, "--resume", "--set", "policy.size=12", "--set", "seed=3")

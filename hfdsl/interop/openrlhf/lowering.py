@@ -47,7 +47,7 @@ SHAPED = "scores are those of the role 'reward'"
 NORMALIZED = "returns of hfdsl are normalized over the batch"
 REASONS = {
     "ckpt": "hfdsl keeps the last checkpoints, with all states, and exports a model by hfdsl export",
-    "ckpt.load_enable": "hfdsl train --resume continues a run",
+    "ckpt.load_enable": "hfdsl train --auto-resume continues a run, or starts it",
     "data": "data.source and data.prompt of hfdsl name rows and their fields",
     "data.label_key": "a verifier of hfdsl gets all fields of a row",
     "data.max_samples": "a source of hfdsl is read to its end",

@@ -60,7 +60,7 @@ REASONS = {
     "trainer.logger": "hfdsl writes metrics.jsonl, and to Weights & Biases, MLflow and TensorBoard",
     "trainer.project_name": "only Weights & Biases has projects",
     "trainer.experiment_name": "a run of hfdsl has the name of its folder",
-    "trainer.resume_mode": "hfdsl train --resume continues a run",
+    "trainer.resume_mode": "hfdsl train --auto-resume continues a run, or starts it",
     "trainer.critic_warmup": "both models learn from the first step on",
     f"{MODEL}.use_remove_padding": "micro-batches of rows are padded in hfdsl; those of tokens are packed",
     f"{MODEL}.trust_remote_code": "hfdsl executes no code of a model's folder",

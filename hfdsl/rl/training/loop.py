@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from hfdsl.errors import HfError
 from hfdsl.graph.program import RoleCall
@@ -33,6 +33,7 @@ from hfdsl.rl.training.run_folder.lock import locked
 from hfdsl.rl.training.run_folder.resuming import (
     CHECKPOINTS,
     RunStart,
+    has_run,
     load,
     require_run,
     run_inputs,
@@ -117,7 +118,7 @@ def prepare(loaded: Loaded) -> Prepared:
 def train(
     loaded: Loaded,
     *,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     accept: Collection[str] = (),
     show: Show = lambda record: None,
     worker_env: Mapping[str, str] | None = None,
@@ -126,7 +127,8 @@ def train(
 
     With ``resume``, the run continues from the last checkpoint, with the results of a run without a stop. A difference
     from the checkpoint is refused, unless ``accept`` has its kind ("config", "data", "code", "versions") or the name of
-    the field. A run that ended before its first checkpoint starts again, with or without ``resume``.
+    the field. A run that ended before its first checkpoint starts again, with or without ``resume``. With ``"auto"`` a
+    run begins in a folder that has none, and continues in one that has: what a job needs that is started several times.
 
     SIGINT or SIGTERM ends the run after the current step, with a checkpoint; a second one ends it at once.
 
@@ -150,9 +152,10 @@ def train(
     Ended(step=2, stopped=False)
     """
     run = prepare(with_saved_engines(loaded))
-    if resume:
+    if resume is True:
         require_run(run.folder)
     with locked(run.folder):
+        resume = has_run(run.folder) if resume == "auto" else resume
         return _train(run, run_start(loaded, run.folder, run.inputs, resume=resume, accept=accept), show, worker_env)
 
 

@@ -177,7 +177,7 @@ def test_other_places_give_the_same_bits(tmp_path: Path, straight: Path, place: 
 def test_a_run_is_not_written_over(tmp_path: Path, straight: Path) -> None:
     with pytest.raises(ConfigError, match=r"HF901: 'output': there is a run in '.*'; .*--set output=FOLDER"):
         train(from_table(table(tmp_path), [f"output={straight}/run"]))
-    with pytest.raises(CheckpointError, match=r"HF906: there is no complete checkpoint in '.*/none/checkpoints'"):
+    with pytest.raises(CheckpointError, match=r"HF906: there is no run in '.*/none' to continue; --auto-resume"):
         train(from_table(table(tmp_path), [f"output={tmp_path}/none"]), resume=True)
     assert not (tmp_path / "none").exists()
 

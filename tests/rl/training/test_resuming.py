@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -94,8 +94,10 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 # -- before the first checkpoint
 
 
-@pytest.mark.parametrize("resume", [True, False])
-def test_a_run_that_ended_before_its_first_checkpoint_starts_again(trained: Path, stopped: Path, resume: bool) -> None:
+@pytest.mark.parametrize("resume", [True, False, "auto"])
+def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
+    trained: Path, stopped: Path, resume: bool | Literal["auto"]
+) -> None:
     shutil.rmtree(stopped / "run/checkpoints")
     (stopped / "run/checkpoints/.step-00000003.part").mkdir(parents=True)
     with pytest.warns(
@@ -119,10 +121,29 @@ def test_a_run_of_another_configuration_is_not_started_over(trained: Path, stopp
     assert (stopped / "run/metrics.jsonl").read_bytes() == before
 
 
-def test_a_folder_whose_checkpoints_are_broken_is_not_started_over(trained: Path, stopped: Path) -> None:
+@pytest.mark.parametrize("resume", [True, "auto"])
+@pytest.mark.parametrize("missing", ["checkpoint", "checkpoint and configuration"])
+def test_a_folder_whose_checkpoints_are_broken_is_not_started_over(
+    trained: Path, stopped: Path, resume: bool | Literal["auto"], missing: str
+) -> None:
     (checkpoints.latest(stopped / "run/checkpoints") / "checkpoint.json").unlink()
+    if missing != "checkpoint":
+        (stopped / "run/config.toml").unlink()
     with pytest.raises(CheckpointError, match=r"HF906: there is no complete checkpoint in .*, only step-00000003"):
-        train(loaded(stopped, data=trained), resume=True)
+        train(loaded(stopped, data=trained), resume=resume)
+
+
+@pytest.mark.parametrize("began", ["no folder", "a folder", "a lock"])
+def test_a_run_that_resumes_by_itself_starts_where_none_began(trained: Path, tmp_path: Path, began: str) -> None:
+    if began != "no folder":
+        (tmp_path / "run").mkdir()
+    if began == "a lock":  # of a job that was killed before it wrote anything else
+        (tmp_path / "run/run.lock").touch()
+    assert train(loaded(tmp_path, "steps=3", data=trained), resume="auto") == Ended(3, stopped=False)
+    assert train(loaded(tmp_path, data=trained), resume="auto") == Ended(6, stopped=False)
+    after = [[record for record in lines(folder) if record["step"] > 3] for folder in (tmp_path, trained)]
+    assert after[0] == after[1]
+    assert weights(tmp_path) == weights(trained)
 
 
 # -- what a checkpoint is held against

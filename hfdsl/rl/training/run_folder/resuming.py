@@ -54,14 +54,20 @@ def run_inputs(loaded: Loaded, rows: int) -> RunInputs:
     )
 
 
+def has_run(folder: Path) -> bool:
+    """Whether a run began in a folder, and has left anything to continue or to start again."""
+    return any((folder / name).exists() for name in (CONFIG, CHECKPOINTS, METRICS_FILE))
+
+
 def require_run(folder: Path) -> None:
     """Refuse to resume without a run.
 
     Raises:
         CheckpointError: HF906 if the folder has no run.
     """
-    if not (folder / CONFIG).exists():
-        checkpoints.latest(folder / CHECKPOINTS)
+    if not has_run(folder):
+        text = f"there is no run in '{folder}' to continue; --auto-resume starts one where there is none"
+        raise CheckpointError("HF906", text)
 
 
 def with_saved_engines(loaded: Loaded) -> Loaded:
