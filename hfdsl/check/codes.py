@@ -195,7 +195,7 @@ CODES: dict[str, Code] = {
     "HF741": Code("a queue in an inner dataflow"),
     "HF742": Code("a value that goes around a queue"),
     "HF743": Code("a lag that is no bound"),
-    "HF744": Code("stages on separate pools that never work at the same time"),
+    "HF744": Code("stages on separate pools that work on one step at a time"),
     "HF745": Code("a batch of a queue that is never filled"),
     "HF746": Code("a state that two stages write, or of two queues"),
     "HF747": Code("a queue that cuts groups"),

@@ -128,13 +128,16 @@ def throughput(
     if ends != [*pairwise(range(plan.split.count))]:
         return Throughput(busiest, None)
     overlapping = {TokenEdge(label, label, number) for label, number in at_once.items()}
-    edges = {*_order_edges(orders), *overlapping, *_results(plan), *_fences(plan)}
-    reads = list(_reads(plan))
+    edges = {*_order_edges(orders), *overlapping, *_fences(plan)}
+    reads = [(*read, 0) for read in _reads(plan)]
+    results = [(ends, stage, len(lags), 1) for ends, stage in _results(plan)]
 
     def graph(lags: Sequence[int | None]) -> MarkedGraph:
         """The rounds of the plan with these lags from stage to stage; a queue without one never makes a reader wait."""
-        ways = [(ends, lags[first:last]) for ends, first, last in reads]
-        data = {TokenEdge(*ends, sum(lag or 0 for lag in way)) for ends, way in ways if None not in way}
+        ways = [(ends, lags[first:last], rounds) for ends, first, last, rounds in (*reads, *results)]
+        data = {
+            TokenEdge(*ends, sum(lag or 0 for lag in way) + rounds) for ends, way, rounds in ways if None not in way
+        }
         return MarkedGraph(calls, tuple(edges | data))
 
     fastest = _slowest(graph([None] * len(lags)), busiest)
@@ -225,12 +228,12 @@ def _reads(plan: Plan) -> Iterator[tuple[tuple[str, str], int, int]]:
             yield (steps[source].label, step.label), plan.split.of[source], plan.split.of[step.node]
 
 
-def _results(plan: Plan) -> Iterator[TokenEdge]:
-    """From the calls that make results to all calls of the next round."""
+def _results(plan: Plan) -> Iterator[tuple[tuple[str, str], int]]:
+    """From the calls that make results, each with its stage, to all calls of the round after that of the last stage."""
     steps = {step.node: step for step in plan.steps}
     for source in {node for ref in plan.graph.output.refs() for node in _makers(plan, ref.node)} & steps.keys():
         for step in plan.steps:
-            yield TokenEdge(steps[source].label, step.label, 1)
+            yield (steps[source].label, step.label), plan.split.of[source]
 
 
 def _makers(plan: Plan, node: int) -> Iterator[int]:

@@ -16,6 +16,7 @@ from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan, wi
 from tests.nightly import examples
 from tests.rl.dataflows.programs import SIZES
 from tests.rl.dataflows.test_asynchronous import FLOWS, placed
+from tests.runtime.queue_programs import Actor, B, Engine, Judge, Prompts, Samples, Scored, Scores, deployment
 
 CALLS = (
     "sampler.generate",
@@ -87,6 +88,36 @@ def test_no_step_is_faster_than_the_slowest_cycle_or_device(
     assert (predicted.enough_lag is None) == (sum(of_processes.values()) > 1)
     if predicted.enough_lag is not None:
         assert (run.results[140] - run.results[80]) / 60 == pytest.approx(predicted.seconds, rel=0.02, abs=1e-6)
+
+
+@hf.dataflow
+def seen_early(
+    prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, first: int = 1, second: int = 1
+) -> tuple[Samples, Scores]:
+    """Three stages, of which the first two make the results."""
+    samples = engine.generate(prompts)
+    read = hf.queue(samples, lag=first, late="wait")
+    scores = judge.score(read)
+    batch = hf.queue(hf.merge(Scored, read, scores), lag=second, late="wait")
+    actor.update(batch)
+    hf.sync(actor, engine)
+    return samples, scores
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.fixed_dictionaries({call: st.integers(0, 20) for call in ("engine.generate", "judge.score", "actor.update")}),
+    st.integers(0, 2),
+    st.integers(1, 3),
+)
+def test_results_of_earlier_stages_are_those_of_earlier_rounds(
+    durations: dict[str, int], first: int, second: int
+) -> None:
+    flow = seen_early.given(first=first, second=second)
+    plan = flow.compile(deployment(), dims={B: 4})
+    seconds = {call: float(duration) for call, duration in durations.items()}
+    results = simulate_plan(plan, {call: DrawnSeconds(taken) for call, taken in seconds.items()}, 160).results
+    assert (results[140] - results[80]) / 60 == pytest.approx(throughput(plan, seconds).seconds, rel=0.02, abs=1e-6)
 
 
 def test_a_device_is_named_with_the_seconds_that_its_calls_keep_it_busy() -> None:

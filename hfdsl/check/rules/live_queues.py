@@ -17,7 +17,7 @@ Flow), p + c - gcd(p, c), against the tokens that a lag gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hfdsl.check.context import Context
@@ -27,31 +27,80 @@ from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.deploy.deployment import Placement, process_groups
 from hfdsl.deploy.pools import devices
+from hfdsl.graph.columns import columns_read, result_origins
+from hfdsl.graph.lags import stage_lags
 from hfdsl.graph.program import Filter, Node, Queue, RoleCall
+from hfdsl.graph.stages import effects
 from hfdsl.protocols.queueing import Late, needed_places
 from hfdsl.types.dims import Answer, Size, at_most, atom_size, constant
 
 
 def stages_overlap(context: Context) -> Iterator[Finding]:
-    """HF744: stages on separate pools can work at the same time."""
+    """HF744: stages on separate pools can work on two steps at the same time."""
     split = context.program.split
     if split.around or context.program.deployment is None:
         return
     for node, queue in split.queues:
-        if queue.lag != 0:
+        feeds, reads = split.producer(node), split.of[node.id]
+        if queue.lag != 0 or not _one_step_at_a_time(context, feeds, reads):
             continue
-        feeding, reading = (_devices(context, stage) for stage in (split.producer(node), split.of[node.id]))
+        feeding, reading = (_devices(context, stage) for stage in (feeds, reads))
         if feeding and reading and feeding.isdisjoint(reading):
             finding = Finding(
                 "HF744",
                 "with lag=0 each stage waits for the other: rows that are dispatched during an update would be one "
-                "update late, so the two pools never work at the same time",
+                "update late, so the two pools work on one step at a time",
                 Label(node.span, "separates stages on two pools"),
             )
             late = {} if queue.late else {"late": "wait"}
             one_step = queued(node, [{"lag": 1, **late}], "let the stages overlap: ")
             advice = "for a synchronous program, leave out lag="
             yield with_suggestions(context, finding, [one_step], advice)
+
+
+def _one_step_at_a_time(context: Context, feeds: int, reads: int) -> bool:
+    """Whether no call of a stage begins a step before all calls of a stage behind it have ended the last one.
+
+    The driver begins no step of a stage before the last stages that may not be behind it have given a result. If queues
+    decide or weights are in flight, it does not wait, and only a call in a process that loads weights waits for the
+    update that they are of.
+    """
+    split, graph = context.program.split, context.program.graph
+    ends = {*range(split.count)} - {split.producer(node) for node, _ in split.queues}
+    held = {ahead for (ahead, behind), lag in stage_lags(split).items() if lag == 0 and behind in ends}
+    if feeds not in held:
+        return False
+    behind = {node.id for node, *_ in _working_calls(context, reads)}
+    results = {node for ref in graph.output.refs() for node, _ in result_origins(graph, ref)}
+    decides = any(queue.decides for _, queue in split.queues)
+    decides |= any(isinstance(node.op, RoleCall) and node.op.during is not None for node in graph.calls)
+    if not decides and behind <= _awaited(context, results):
+        return True
+    loads = {sync.target.role: sync.load for sync in context.program.syncs}
+    loading = {node.id: role for stage in held for node, role, _ in _working_calls(context, stage) if role in loads}
+    for node, *_ in _working_calls(context, feeds):
+        waiting = loading.keys() & _awaited(context, {node.id})
+        if not behind <= _awaited(context, {loads[loading[call]] for call in waiting}):
+            return False
+    return True
+
+
+def _awaited(context: Context, ends: Iterable[int]) -> set[int]:
+    """The calls that end before these can: what they read, and the updates of the states that they export."""
+    graph, awaited, waiting = context.program.graph, set[int](), list(ends)
+    exported = {sync.export: sync.source for sync in context.program.syncs}
+    while waiting:
+        number = waiting.pop()
+        if number not in awaited:
+            awaited.add(number)
+            waiting += [source for source, _ in columns_read(graph, number)]
+            waiting += [
+                node.id
+                for node in graph.calls
+                for holder, effect in effects(node)
+                if effect.kind == "writes" and holder == exported.get(number)
+            ]
+    return awaited
 
 
 def stages_need_processes_of_their_own(context: Context) -> Iterator[Finding]:
