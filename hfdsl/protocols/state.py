@@ -6,7 +6,7 @@ state where the one loads what the other exports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -117,8 +117,13 @@ def corrects(state: str, *, lag: int) -> Callable[[C], C]:
 
 def corrected_lag(loss: object, state: str) -> int:
     """The number of updates for which a loss or method corrects, as ``corrects`` declares; else 0."""
+    return corrected_lags(loss).get(state, 0)
+
+
+def corrected_lags(loss: object) -> Mapping[str, int]:
+    """By state the number of updates for which a loss or method corrects."""
     lags: dict[str, int] = getattr(loss, CORRECTS, {})
-    return lags.get(state, 0)
+    return lags
 
 
 def exports(state: str, *, layout: DeclaredLayout | None = None) -> Callable[[F], F]:

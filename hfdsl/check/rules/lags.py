@@ -13,9 +13,9 @@ A worked example::
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import body_columns
@@ -28,7 +28,7 @@ from hfdsl.graph.program import Constant, FunctionCall, Input, Node, Queue, Ref,
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.stages import HeldState, effects
-from hfdsl.protocols.state import CORRECTS, corrected_lag
+from hfdsl.protocols.state import CORRECTS, corrected_lag, corrected_lags
 from hfdsl.types.columns import ColumnSpec
 
 DECLARE = "a loss or method with importance ratios to the log-probs of sampling declares the lag that it corrects for"
@@ -40,17 +40,25 @@ LEARNING = "to_version"
 def losses_correct_lags(context: Context) -> Iterator[Finding]:
     """HF749: what trains on rows of a queue corrects for the lag that they may have."""
     for node, state, versions in _lagging_updates(context):
-        subject, most = _correction(context, node, state.state)
-        if most is None or most >= versions.lag:
+        correction = _correction(context, node, state.state)
+        if correction is None or (most := correction.lags.get(state.state, 0)) >= versions.lag:
             continue
+        others = [f"'{other}'" for other in correction.lags if other != state.state]
         corrects = f"corrects for {most} only" if most else "corrects for none"
+        advice = f'{DECLARE}: @hf.corrects("{state.state}", lag={versions.lag})'
+        if others and not most:
+            corrects = f"corrects for rows made under {' and '.join(others)} only"
+            advice = (
+                f'declare @hf.corrects("{state.state}", lag={versions.lag}), or name the state {others[0]} in '
+                "@hf.writes and wherever it is read, exported or loaded"
+            )
         yield Finding(
             "HF749",
-            f"'{node.label}' trains on rows that were made under '{state.state}' {_ago(versions)}, and {subject} "
-            f"{corrects}",
+            f"'{node.label}' trains on rows that were made under '{state.state}' {_ago(versions)}, and "
+            f"{correction.subject} {corrects}",
             Label(node.span, "trains on older rows"),
             (Label(versions.reader.span, f"made under '{state.state}'"), *_queues(context, node)),
-            notes=(f'{DECLARE}: @hf.corrects("{state.state}", lag={versions.lag})',),
+            notes=(advice,),
         )
 
 
@@ -138,16 +146,23 @@ def _only_judges(context: Context, versions: Versions) -> bool:
     return any(context.program.lags[ref.node] for ref in versions.reader.refs)
 
 
-def _correction(context: Context, node: Node, state: str) -> tuple[str, int | None]:
-    """Describe the correction of an update, and the lag that it covers; None if the lag is not known."""
+class _Correction(NamedTuple):
+    """A correction for the lags of an update's rows: its subject in words, and by state the lag that it covers."""
+
+    subject: str
+    lags: Mapping[str, int]
+
+
+def _correction(context: Context, node: Node, state: str) -> _Correction | None:
+    """The correction of an update for the lag of a state; None if it is not known."""
     losses = [value for value in _options(context, node) if _is_loss(value)]
     if losses:
-        loss = max(losses, key=lambda value: corrected_lag(value, state))
-        return f"its loss {getattr(loss, '__name__', type(loss).__name__)}", corrected_lag(loss, state)
+        loss = max(losses, key=lambda value: (corrected_lag(value, state), bool(corrected_lags(value))))
+        return _Correction(f"its loss {getattr(loss, '__name__', type(loss).__name__)}", corrected_lags(loss))
     if context.program.config(node) is None:
-        return "", None
+        return None
     method = context.program.override(node) or signature_of(node)
-    return "it", 0 if method is None else corrected_lag(method.body, state)
+    return _Correction("it", {} if method is None else corrected_lags(method.body))
 
 
 def _without_correction(context: Context, node: Node) -> str | None:
