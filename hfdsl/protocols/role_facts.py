@@ -4,6 +4,7 @@ A role states a fact with a plain static method, which takes the constructor's a
 
 | method | returns |
 |---|---|
+| ``cached_tokens`` | by method, the tokens of all rows in progress that its engine has room for; none without a limit |
 | ``gpu_bytes`` | bytes on a rank's GPU: parts by method, under ``""`` those between calls; it takes the mesh first |
 | ``adapter_settings`` | what copies of an adapter that it sends or loads alone must share, by name |
 | ``call_obstacles`` | by method, why its calls fail; none for others |
@@ -156,6 +157,19 @@ def obstacles(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str
     fact = _stated(role, "obstacles", (mesh, *args), kwargs)
     entries = fact if isinstance(fact, (list, tuple)) else ()
     return tuple(obstacle for obstacle in entries if isinstance(obstacle, Obstacle))
+
+
+def declared_cached_tokens(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """By method the tokens that an engine has room for; none if the role states none.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def cached_tokens(tokens: int) -> dict[str, int]:
+    ...         return {"generate": tokens}
+    >>> declared_cached_tokens(Engine, (4096,), {}), declared_cached_tokens(Engine, (), {})
+    ({'generate': 4096}, {})
+    """
+    return _counts(_stated(role, "cached_tokens", args, kwargs), least=1)
 
 
 def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:

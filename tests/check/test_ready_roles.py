@@ -130,6 +130,58 @@ def test_an_actor_without_an_adapter_has_none_to_leave_out() -> None:
         assert base.check(deployment, SIZES).without("HF709").codes == codes
 
 
+# -- caches and copies
+
+
+@pytest.mark.parametrize("tokens", [1, 47, 48, 49])
+def test_a_cache_holds_the_longest_row(tokens: int) -> None:
+    """A prompt has up to 16 tokens, and a response up to 32."""
+    vllm = responses(engine="vllm", cache_tokens=tokens)
+    roles = {**places(), "sampler": hf.place(Sampler, SamplerConfig(MODEL, vllm), pool=hf.ResourcePool([1]))}
+    report = check(grpo_with_sampler, roles)
+    assert ("HF952" in report.codes) == (tokens < 16 + 32)
+    plain = replace(vllm, engine="plain")  # no engine of its own, so no cache of this size
+    roles["sampler"] = hf.place(Sampler, SamplerConfig(MODEL, plain), pool=hf.ResourcePool([1]))
+    assert "HF952" not in check(grpo_with_sampler, roles).codes
+
+
+class OwnModel(Sampler):
+    """A sampler that builds another model than its configuration says."""
+
+    def __init__(self, config: SamplerConfig) -> None:
+        super().__init__(replace(config, model=MODEL))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"vocab_size": 128}, "HF732"),
+        ({"hidden_size": 64}, "HF732"),
+        ({"num_hidden_layers": 3}, "HF730"),
+        ({"rope_theta": 1e6}, "HF960"),
+        ({"eos_token_id": 2}, "HF960"),
+    ],
+    ids=str,
+)
+def test_a_copy_has_the_model_of_its_weights(change: dict[str, Any], code: str) -> None:
+    """Whatever differs is one finding: of the parameters where they show it, and else of the settings."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    values = {**(MODEL.config or {}), **sizes, "num_key_value_heads": 2, "rope_theta": 1e4, "eos_token_id": 1}
+    model, other = ModelConfig(config=values), ModelConfig(config={**values, **change})
+    pool, serving = hf.ResourcePool([1], name="pool"), hf.ResourcePool([1], name="serving")
+    found: list[tuple[str, ...]] = []
+    for role, copied in ((Sampler, other), (Sampler, model), (OwnModel, other)):
+        roles = {
+            **places(separate=True),
+            "actor": hf.place(Actor, ActorConfig(model, responses()), pool=pool),
+            "reference": hf.place(Reference, ReferenceConfig(model), pool=pool),
+            "sampler": hf.place(role, SamplerConfig(copied, responses()), pool=serving),
+        }
+        found.append(check(grpo_with_sampler, roles).codes)
+    assert found[:2] == [(code,), ()]
+    assert "HF960" not in found[2]
+
+
 # -- engines beside trainers
 
 

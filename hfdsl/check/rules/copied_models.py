@@ -10,6 +10,7 @@ Names and shapes agree, so the sync succeeds. A setting that one side does not s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,7 +35,7 @@ def copies_have_the_model(context: Context) -> Iterator[Finding]:
         if (learner, copy) in reported:
             continue
         reported.add((learner, copy))
-        model = other_model(learner, copy, *_settings(sync, "copied_settings"))
+        model = None if has_other_shapes(sync) else other_model(learner, copy, *_settings(sync, "copied_settings"))
         adapter = _differences(learner, *_settings(sync, "adapter_settings"))
         if model is not None:
             yield _finding(sync, "HF960", model)
@@ -65,6 +66,12 @@ def _differ(left: Any, right: Any) -> bool:
     """Whether two values of a setting differ; of tokens, ``[2]`` is 2."""
     left, right = (sorted(value) if isinstance(value, list) else [value] for value in (left, right))
     return bool(left != right)
+
+
+def has_other_shapes(sync: WeightSync) -> bool:
+    """Whether both sides state parameters that differ by more than an output layer: HF730 to HF732 name them."""
+    ours, theirs = (Counter(parameter.shape for parameter in side.parameters) for side in (sync.source, sync.target))
+    return bool(ours and theirs) and ours != theirs and (ours - theirs).total() + (theirs - ours).total() != 1
 
 
 def _settings(sync: WeightSync, fact: str) -> tuple[dict[str, object], dict[str, object]]:

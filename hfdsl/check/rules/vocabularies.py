@@ -18,6 +18,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
+from hfdsl.check.rules.copied_models import has_other_shapes
+from hfdsl.deploy.weight_syncs import weight_syncs
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Operand, RoleCall
 from hfdsl.graph.samples import is_token_column
@@ -32,7 +34,9 @@ def readers_have_the_vocabulary(context: Context) -> Iterator[Finding]:
     program = context.program
     places = program.deployment.placements if program.deployment else {}
     sizes = {role: declared_vocabulary(place.role, place.args, place.kwargs) for role, place in places.items()}
-    vocabularies = {role: size for role, size in sizes.items() if size is not None}
+    syncs = weight_syncs(program.graph, program.deployment)
+    copies = {sync.target.role for sync in syncs if has_other_shapes(sync)}  # HF732 names a parameter
+    vocabularies = {role: size for role, size in sizes.items() if size is not None and role not in copies}
     first, reported = dict[int | Operand, Node](), set[tuple[str, str]]()
     trained = {node.role for node in program.graph.calls if trains(node)}
     if len(set(vocabularies.values())) < 2:

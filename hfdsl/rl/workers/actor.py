@@ -23,6 +23,7 @@ from hfdsl.rl.batches import (
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import (
     ActorConfig,
+    cached_tokens,
     call_obstacles,
     computes,
     learning,
@@ -61,6 +62,7 @@ class Actor(hf.Worker):
     reshards = staticmethod(reshards)
     call_obstacles = staticmethod(call_obstacles)
     obstacles = staticmethod(obstacles)
+    cached_tokens = staticmethod(cached_tokens)
     computes = staticmethod(computes)
     copied_settings = staticmethod(copied_settings)
     adapter_settings = staticmethod(adapter_settings)

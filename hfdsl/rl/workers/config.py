@@ -38,6 +38,7 @@ __all__ = [
     "ServerConfig",
     "TrainingConfig",
     "VerifierConfig",
+    "cached_tokens",
     "computes",
     "concurrent_calls",
     "kept_dtype",
@@ -125,6 +126,15 @@ def computes(config: ActorConfig | SamplerConfig | ReferenceConfig) -> FloatDTyp
     """
     autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
     return autocast or config.model.dtype
+
+
+def cached_tokens(config: ActorConfig | SamplerConfig) -> dict[str, int]:
+    """The tokens for which the engine of a policy has room, for checks; other engines than vLLM take what they need.
+
+    >>> cached_tokens(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, engine="vllm", cache_tokens=4096)))
+    {'generate': 4096}
+    """
+    return {"generate": config.generation.cache_tokens} if config.generation.engine == "vllm" else {}
 
 
 TRAINER_ENGINES: Final = frozenset({"auto", "builtin", "plain", "captured"})

@@ -13,6 +13,7 @@ from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout, VersionedRollout
 from hfdsl.rl.workers.config import (
     SamplerConfig,
+    cached_tokens,
     computes,
     concurrent_calls,
     in_flight_obstacle,
@@ -40,6 +41,7 @@ class Sampler(hf.Worker):
     sliced = staticmethod(sliced)
     vocabulary = staticmethod(vocabulary)
     state_parameters = staticmethod(state_parameters)
+    cached_tokens = staticmethod(cached_tokens)
     computes = staticmethod(computes)
     copied_settings = staticmethod(copied_settings)
     adapter_settings = staticmethod(adapter_settings)
@@ -104,7 +106,8 @@ class InFlightSampler(Sampler):
     """
 
     in_flight_obstacle = staticmethod(in_flight_obstacle)
-    gpu_bytes = staticmethod(gpu_bytes)  # again, as the next ones, since the constructor and ``load`` are its own
+    cached_tokens = staticmethod(cached_tokens)  # again, as the next ones, since the methods below are its own
+    gpu_bytes = staticmethod(gpu_bytes)
     obstacles = staticmethod(obstacles)
     state_parameters = staticmethod(state_parameters)
     copied_settings = staticmethod(copied_settings)

@@ -8,13 +8,15 @@ from typing import Any, Final
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.gpu_sizes import gpu_sizes
+from hfdsl.check.rules.caches import small_caches
 from hfdsl.check.rules.copied_models import other_model
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import slot_ranges
 from hfdsl.protocols.role_facts import declared_gpu_bytes
+from hfdsl.rl.batches import P, R
 from hfdsl.rl.engines.versions import installed_version, untried
 from hfdsl.rl.training.engine_choice import case_for_vllm, is_usable
-from hfdsl.rl.training.preflight.dataflows import ready_copies
+from hfdsl.rl.training.preflight.dataflows import ready_copies, size_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.ready import READY_ROLES, generating, is_ready
 from hfdsl.rl.training.toml.changes import SetField
@@ -50,6 +52,22 @@ def samplers_have_the_model(subject: Subject) -> Iterator[Finding]:
                 changes=(SetField(f"{sampler}.model", FieldReference(f"${actor}.model")),),
                 advice=f'set {sampler}.model to "${actor}.model"',
             )
+
+
+def caches_hold_a_row(subject: Subject) -> Iterator[Finding]:
+    """The cache of an engine has room for a prompt and its response."""
+    for table, program in subject.programs.items():
+        fields = {dim: size_of(subject, table, dim.__name__) for dim in (P, R)}
+        for small in small_caches(program, {dim: size for dim, (_, size) in fields.items() if size is not None}):
+            field, (prompt_field, prompt) = f"{small.role}.generation.cache_tokens", fields[P]
+            if subject.has(field):
+                yield subject.finding(
+                    "HF952",
+                    small.message,
+                    field,
+                    related={prompt_field: f"P = {prompt}"},
+                    notes=(f"set {field} to {small.longest} times the rows that are to be sampled at once",),
+                )
 
 
 def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.ready import generating
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.typed import joined
-from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes
+from hfdsl.rl.workers.config import ActorConfig, ReferenceConfig, SamplerConfig, computes
 from hfdsl.types.dims import Dim
 
 WHOLE = {"top_p": 1.0, "top_k": 0}
@@ -218,22 +218,6 @@ def ratios_are_without_dropout(subject: Subject) -> Iterator[Finding]:
                 fields[0] if fields else f"{role}.model",
                 notes=(WITHOUT,),
                 changes=(SetField(fields[0], 0.0),) if len(dropped.drops) == len(fields) == 1 else (),
-            )
-
-
-def caches_hold_a_row(subject: Subject) -> Iterator[Finding]:
-    """The cache of an engine has room for a prompt and its response."""
-    for field, generation in subject.parts(GenerationConfig):
-        length = subject.config.dims.get("P", 0) + generation.max_tokens
-        engine = f"the engine of '{role}'" if (role := subject.role_of(field)) else "the engine"
-        if generation.engine == "vllm" and generation.cache_tokens < length:
-            yield subject.finding(
-                "HF952",
-                f"the cache of {engine} has {generation.cache_tokens} tokens, and a prompt with its response takes up "
-                f"to {length}",
-                f"{field}.cache_tokens",
-                related={"dims": f"P = {subject.config.dims.get('P', 0)}"},
-                notes=(f"set {field}.cache_tokens to {length} times the rows that are to be sampled at once",),
             )
 
 

@@ -17,6 +17,7 @@ from hfdsl.rl.training.preflight.adapters import (
 )
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read
 from hfdsl.rl.training.preflight.engines import (
+    caches_hold_a_row,
     engines_fit_gpus,
     engines_have_rows,
     engines_suit_models,
@@ -25,7 +26,6 @@ from hfdsl.rl.training.preflight.engines import (
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
 from hfdsl.rl.training.preflight.models import models_fit_tokens, weights_fit_configurations
 from hfdsl.rl.training.preflight.numbers import (
-    caches_hold_a_row,
     coefficients_have_a_reference,
     divisors_are_lengths,
     dtypes_agree,
