@@ -99,7 +99,8 @@ def test_an_engine_of_truncated_samples_is_not_measured() -> None:
 
 
 IN_SOURCES = (
-    "hf812_arguments", "hf812_function", "hf812_no_model", "hf812_no_rule", "hf812_pad", "hf812_token", "hf812_tokens",
+    "hf812_arguments", "hf812_function", "hf812_no_model", "hf812_no_rule", "hf812_packing", "hf812_pad",
+    "hf812_pattern", "hf812_question", "hf812_token", "hf812_tokens", "hf812_url",
 )  # fmt: skip  # a list of names
 
 

@@ -31,6 +31,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from hfdsl.errors import ResourceError
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.workers.config import ServerConfig, without_credentials
+from hfdsl.rl.workers.server_config import address_problem
 from hfdsl.types.foreign_text import parse_json, parse_object
 
 T = TypeVar("T")
@@ -250,16 +251,10 @@ class _Exchange:
 
 def _address(text: str) -> SplitResult:
     """The parts of a server's address; HF812 for a malformed one."""
-    url = SplitResult("", "", "", "", "")
-    try:
-        url = urlsplit(text)
-        is_valid = url.scheme in ("http", "https") and url.hostname is not None and url.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid or not text.isascii() or not text.isprintable() or " " in text:
-        expected = 'a ServerConfig needs url="http://host:port/v1" or one with https'
-        raise ResourceError("HF812", f"{expected}, got {without_credentials(text)!r}")
-    return url
+    problem = address_problem(text)
+    if problem is not None:
+        raise ResourceError("HF812", problem)
+    return urlsplit(text)
 
 
 def _key(variable: str) -> str:

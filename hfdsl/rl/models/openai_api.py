@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from hfdsl.errors import ResourceError
 from hfdsl.protocols.call import current_call
 from hfdsl.rl.batches import Prompts, Sequences
 from hfdsl.rl.models.http_client import Client, RequestError
@@ -99,18 +98,11 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
 
 
 class JudgeRequests:
-    """The questions to a judge about responses, and the numbers in its answers.
-
-    Raises:
-        ResourceError: HF812 for a pattern that is not a regular expression.
-    """
+    """The questions to a judge about responses, and the numbers in its answers."""
 
     def __init__(self, config: JudgeConfig) -> None:
         self._config, self._decode = config, decoder(config.tokenizer)
-        try:
-            self._pattern = re.compile(config.pattern)
-        except re.error as error:
-            raise ResourceError("HF812", f"a JudgeConfig has pattern={config.pattern!r}: {error}") from None
+        self._pattern = re.compile(config.pattern)
 
     def scores(self, client: Client, prompts: Prompts, sequences: Sequences) -> torch.Tensor:
         """The score of every response, f32[B].

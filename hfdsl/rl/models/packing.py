@@ -36,6 +36,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from hfdsl.errors import ResourceError
+from hfdsl.rl.workers.obstacles import attention_problem
 
 try:
     from torch.nn.attention import varlen
@@ -62,8 +63,8 @@ def packing_obstacle(model: Any) -> str | None:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if not (getattr(model, "_supports_attention_backend", False) and model._supports_sdpa):
         return f"{name} implements its own attention"
-    if attention != "sdpa" and not attention.startswith("flash_attention"):
-        return f"attention={attention!r} does not support sequences of different lengths; 'sdpa' does"
+    if (problem := attention_problem(attention)) is not None:
+        return problem
     if kinds:
         return f"{name} has layers of {', '.join(sorted(kinds))}, which see across sequences"
     return None

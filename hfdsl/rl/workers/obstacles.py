@@ -16,11 +16,13 @@ from hfdsl.rl.hub import local_folder
 from hfdsl.rl.workers.config import (
     ActorConfig,
     CriticConfig,
+    JudgeConfig,
     ModelConfig,
     OptimizerConfig,
     ReferenceConfig,
     RewardConfig,
     SamplerConfig,
+    ServedConfig,
     VerifierConfig,
 )
 from hfdsl.rl.workers.engine_adapters import adapter_problem
@@ -28,6 +30,7 @@ from hfdsl.rl.workers.gpu_memory import ModelRoleConfig
 from hfdsl.rl.workers.linear_layers import linear_layers, targets_of
 from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target, nearest_target
 from hfdsl.rl.workers.saved_folders import is_saved_model
+from hfdsl.rl.workers.server_config import address_problem, pattern_problem, question_problem
 from hfdsl.rl.workers.slicing import group_problem, model_config, parts_problem, sliced
 from hfdsl.rl.workers.special_tokens import PAD_ADVICE, lacks_pad, no_pad_token, own_ends
 from hfdsl.types.numbers import divisors
@@ -63,6 +66,7 @@ def obstacles(mesh: Mesh, config: ModelRoleConfig) -> list[Obstacle]:
 
 def _of_model_role(mesh: Mesh, config: ModelRoleConfig) -> Iterator[Obstacle]:
     yield from model_obstacles(config.model)
+    yield from _of_packing(config)
     yield from _of_slices(mesh, config)
     if not isinstance(config, (ReferenceConfig, RewardConfig)) and config.lora is not None:
         yield from _of_adapter(config.model, config.lora)
@@ -82,6 +86,32 @@ def model_obstacles(model: ModelConfig) -> Iterator[Obstacle]:
             "model",
             help='set path to the folder of a saved model, or config, with a model_type such as "llama", for a new one',
         )
+
+
+def _of_packing(config: ModelRoleConfig) -> Iterator[Obstacle]:
+    """Packed sequences need an attention for different lengths, where a model of transformers takes them."""
+    attention = config.model.attention
+    problem = attention_problem(attention) if config.batching.packing and attention is not None else None
+    if problem is not None and not (isinstance(config, SamplerConfig) and config.generation.engine == "vllm"):
+        yield Obstacle(
+            "HF812",
+            f"packing=true cannot be used here: {problem}",
+            "batching.packing",
+            values=(False,),
+            help="packing=false can",
+            conflicts=(("model.attention", f'attention = "{attention}"'),),
+        )
+
+
+def attention_problem(attention: str) -> str | None:
+    """Why an attention of transformers cannot take packed sequences; None if it can.
+
+    >>> attention_problem("flash_attention_2"), attention_problem("eager")
+    (None, "attention='eager' does not support sequences of different lengths; 'sdpa' does")
+    """
+    if attention == "sdpa" or attention.startswith("flash_attention"):
+        return None
+    return f"attention={attention!r} does not support sequences of different lengths; 'sdpa' does"
 
 
 def _of_slices(mesh: Mesh, config: ModelRoleConfig) -> Iterator[Obstacle]:
@@ -255,6 +285,20 @@ def schedule_obstacles(optimizer: OptimizerConfig) -> Iterator[Obstacle]:
             f'schedule = "{optimizer.schedule}" needs total_steps, the update at which it ends',
             "training.optimizer.schedule",
         )
+
+
+def served_obstacles(mesh: Mesh, config: ServedConfig | JudgeConfig) -> list[Obstacle]:
+    """Why a role that calls a server cannot be constructed; none if nothing is known against it.
+
+    >>> from hfdsl.rl.workers.config import ServerConfig
+    >>> judge = JudgeConfig(ServerConfig("http://host:8000/v1", "judge"), "{response}", "tokenizer", pattern="(")
+    >>> [obstacle.text for obstacle in served_obstacles(Mesh(), judge)]
+    ["a JudgeConfig has pattern='(': missing ), unterminated subpattern at position 0"]
+    """
+    problems = {"server.url": address_problem(config.server.url)}
+    if isinstance(config, JudgeConfig):
+        problems |= {"question": question_problem(config.question), "pattern": pattern_problem(config.pattern)}
+    return [Obstacle("HF812", problem, setting) for setting, problem in problems.items() if problem is not None]
 
 
 def verifier_obstacles(mesh: Mesh, config: VerifierConfig) -> list[Obstacle]:

@@ -7,15 +7,19 @@ from hfdsl import Dispatch, register
 from hfdsl.rl.batches import Prompts, Rollout, Scores, Sequences
 from hfdsl.rl.workers.config import JudgeConfig, ServedConfig
 from hfdsl.rl.workers.gpu_memory import no_gpu_bytes
+from hfdsl.rl.workers.obstacles import refuse, served_obstacles
 from hfdsl.rl.workers.reward import Reward
 
 
 class ServedPolicy(hf.Worker):
     """Generates by a server's ``/completions``. Its weights are the server's, and ``hf.sync`` cannot replace them."""
 
+    obstacles = staticmethod(served_obstacles)
+
     def __init__(self, config: ServedConfig) -> None:
         from hfdsl.rl.models.http_client import Client
 
+        refuse(served_obstacles(self.mesh, config))
         self.config, self.client = config, Client(config.server)
 
     @register(Dispatch.DP_PROTO)
@@ -30,11 +34,13 @@ class Judge(Reward):
     """Scores a response by the number in a judge's answer, from a server's ``/chat/completions``."""
 
     gpu_bytes = staticmethod(no_gpu_bytes)
+    obstacles = staticmethod(served_obstacles)
 
     def __init__(self, config: JudgeConfig) -> None:
         from hfdsl.rl.models.http_client import Client
         from hfdsl.rl.models.openai_api import JudgeRequests
 
+        refuse(served_obstacles(self.mesh, config))
         self.client, self.requests = Client(config.server), JudgeRequests(config)
 
     @register(Dispatch.THREE_D_PROTO)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, TypeAlias
+from string import Formatter
+from typing import Annotated, Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from hfdsl.rl.data.tokenizers import Tokenizer
 from hfdsl.rl.fields import Count, Limit, NonNegative, check_fields
 from hfdsl.rl.workers.model_config import GenerationConfig
 from hfdsl.types.bounds import Within
+from hfdsl.types.numbers import brief
 
 Decoder: TypeAlias = Callable[[list[int]], str]
+
+QUESTION_FIELDS: Final = ("prompt", "response", "task")
+"""The names that a judge's question may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,25 @@ def without_credentials(url: str) -> str:
     return f"{scheme}{slashes}***@{host}" if at else address
 
 
+def address_problem(url: str) -> str | None:
+    """Why an address is not that of a server, for the check and for a role's constructor; None for one that may be.
+
+    >>> address_problem("http://localhost:8000/v1") is None
+    True
+    >>> print(address_problem("localhost:8000"))
+    a ServerConfig needs url="http://host:port/v1" or one with https, got 'localhost:8000'
+    """
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if is_valid and url.isascii() and url.isprintable() and " " not in url:
+        return None
+    expected = 'a ServerConfig needs url="http://host:port/v1" or one with https'
+    return f"{expected}, got {without_credentials(url)!r}"
+
+
 @dataclass(frozen=True, slots=True)
 class ServedConfig:
     """A policy on a server. Prompts and responses travel as tokens, so all roles must have its tokenizer."""
@@ -106,3 +131,41 @@ class JudgeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """Why a text is not a regular expression, for the check and for a role's constructor; None for one.
+
+    >>> pattern_problem("score: ([0-9]+)"), pattern_problem("score: ([0-9]+")
+    (None, "a JudgeConfig has pattern='score: ([0-9]+': missing ), unterminated subpattern at position 7")
+    """
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"a JudgeConfig has pattern={brief(pattern)}: {error}"
+    return None
+
+
+def question_problem(question: str) -> str | None:
+    """Why no text can be formed by a judge's question, for the check and for a role's constructor; None if one may be.
+
+    >>> question_problem("{prompt}: {task[answer]} or {response}?"), question_problem("{promt}")
+    (None, "a JudgeConfig has question='{promt}': there is no {promt}; it takes {prompt}, {response} and {task[...]}")
+    """
+    try:
+        names = [re.split(r"[.\[]", name, maxsplit=1)[0] for name in _names(question)]
+    except ValueError as error:
+        return f"a JudgeConfig has question={brief(question)}: {error}"
+    unknown = next((name for name in names if name not in QUESTION_FIELDS), None)
+    if unknown is None:
+        return None
+    takes = "it takes {prompt}, {response} and {task[...]}"
+    return f"a JudgeConfig has question={brief(question)}: there is no {{{unknown}}}; {takes}"
+
+
+def _names(template: str) -> Iterator[str]:
+    """The names in a template, also in its formats."""
+    for _, name, form, _ in Formatter().parse(template):
+        if name is not None:
+            yield name
+            yield from _names(form or "")

@@ -44,7 +44,13 @@ def scored(prompts: Prompts, sequences: Sequences, role: w.Reward) -> Scores:
     return role.score(prompts, sequences)
 
 
+@hf.dataflow
+def asked(prompts: Prompts, role: w.ServedPolicy) -> Rollout:
+    return role.generate(prompts)
+
+
 FLOWS: dict[type[hf.Worker], hf.Dataflow[..., Any]] = {
+    w.ServedPolicy: asked,
     w.Actor: generated,
     w.Sampler: sampled,
     w.InFlightSampler: sampled,
@@ -74,6 +80,19 @@ def actor(**changes: Any) -> w.ActorConfig:
 def model(config: dict[str, Any] | None = None, **changes: Any) -> w.ModelConfig:
     return replace(tiny.MODEL, config={**tiny.LLAMA, **(config or {})}, **changes)
 
+
+def served(url: str) -> w.ServedConfig:
+    return w.ServedConfig(w.ServerConfig(url, "m"), tiny.GENERATION, pad_token=0)
+
+
+def judge(url: str = "http://host/v1", **changes: Any) -> w.JudgeConfig:
+    config = w.JudgeConfig(w.ServerConfig(url, "m"), question="{response}", tokenizer="math:sqrt")
+    return replace(config, **changes)
+
+
+ADDRESS = 'a ServerConfig needs url="http://host:port/v1" or one with https'
+EAGER, PACKED = model(attention="eager"), w.BatchingConfig(packing=True)
+UNPACKED = "packing=true cannot be used here: attention='eager' does not support sequences of different lengths; 's"
 
 CASES: list[tuple[type[hf.Worker], Any, hf.Mesh, str, str]] = [
     (w.Actor, actor(lora=LORA), SLICED, "HF715", ADAPTER.format("tp = 2")),
@@ -130,6 +149,19 @@ CASES: list[tuple[type[hf.Worker], Any, hf.Mesh, str, str]] = [
         "a verifier takes either a dataset or a function, and has both",
     ),
     (w.Verifier, w.VerifierConfig("spell_backward"), WHOLE, "HF812", "the scorer of 'spell_backward' reads texts"),
+    (w.ServedPolicy, served("host:8000/v1"), WHOLE, "HF812", f"{ADDRESS}, got 'host:8000/v1'"),
+    (w.ServedPolicy, served("http://u:secret@host:65536"), WHOLE, "HF812", f"{ADDRESS}, got 'http://***@host:65536'"),
+    (w.Judge, judge(url="http://"), WHOLE, "HF812", f"{ADDRESS}, got 'http://'"),
+    (w.Judge, judge(pattern="("), WHOLE, "HF812", "a JudgeConfig has pattern='(': missing )"),
+    (w.Judge, judge(pattern="a{99999999999}"), WHOLE, "HF812", "a JudgeConfig has pattern='a{99999999999}': the rep"),
+    (w.Judge, judge(question="{promt}"), WHOLE, "HF812", "a JudgeConfig has question='{promt}': there is no {promt}"),
+    (w.Judge, judge(question="{}"), WHOLE, "HF812", "a JudgeConfig has question='{}': there is no {}; it takes"),
+    (w.Judge, judge(question="{response"), WHOLE, "HF812", "a JudgeConfig has question='{response': "),
+    (w.Actor, actor(model=EAGER, batching=PACKED), WHOLE, "HF812", UNPACKED),
+    (w.Sampler, replace(SAMPLER, model=EAGER, batching=PACKED), WHOLE, "HF812", UNPACKED),
+    (w.Reference, w.ReferenceConfig(EAGER, batching=PACKED), WHOLE, "HF812", UNPACKED),
+    (w.Critic, replace(tiny.CRITIC, model=EAGER, batching=PACKED), WHOLE, "HF812", UNPACKED),
+    (w.RewardModel, w.RewardConfig(EAGER, batching=PACKED), WHOLE, "HF812", UNPACKED),
 ]
 
 NAMES = [f"{code}-{role.__name__}" for role, _, _, code, _ in CASES]
@@ -181,6 +213,13 @@ def test_the_check_reports_what_the_constructor_raises(
         (w.Actor, actor(lora=Lora(4, targets=("query_proj",)), model=model({"model_type": "gemma"})), WHOLE),
         (w.Verifier, w.VerifierConfig("spell_backward", tokenizer="math:sqrt"), WHOLE),
         (w.Verifier, w.VerifierConfig(function="math:sqrt"), WHOLE),
+        (w.ServedPolicy, served("https://u:p@host:8000/v1?key=1"), WHOLE),
+        (w.Judge, judge(question="{{}} {prompt:>4} {response!r} {task[answer][0].real}"), WHOLE),
+        (w.Judge, judge(question="", pattern=""), WHOLE),
+        (w.Actor, actor(model=EAGER), WHOLE),
+        (w.Actor, actor(model=model(attention="sdpa"), batching=PACKED), WHOLE),
+        (w.Actor, actor(model=model(attention="flash_attention_2"), batching=PACKED), WHOLE),
+        (w.Sampler, replace(SAMPLER, model=EAGER, batching=PACKED, generation=engine("vllm")), WHOLE),  # packs nothing
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

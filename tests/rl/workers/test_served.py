@@ -369,7 +369,7 @@ UNFIT = "its task does not fit the judge's question"
         ({}, {"content": None}, "HF913", "the answer has no message with a content"),
         ({"pattern": r"\w+"}, {"content": "1e999"}, "HF913", "the judge's number is inf, expected a finite number"),
         ({"question": "{task[answer]}"}, None, "HF811", f"{UNFIT} '{{task[answer]}}': KeyError: 'answer'"),
-        ({"question": "{}"}, None, "HF811", f"{UNFIT} '{{}}': IndexError"),
+        ({"question": "{task.answer}"}, None, "HF811", f"{UNFIT} '{{task.answer}}': AttributeError"),
     ],
 )
 def test_a_judgement_that_is_none(changes: Any, message: Any, code: str, said: str) -> None:
