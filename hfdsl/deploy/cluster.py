@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import closest, nearest
 from hfdsl.types.foreign_text import parse_toml, read_text
 from hfdsl.types.numbers import MAX_COUNT, brief, count_range, is_count, is_number
 
@@ -38,20 +38,9 @@ class Nodes:
     domain: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name, least in (("count", 1), ("gpus", 0), ("domain", 1)):
-            value = getattr(self, name)
-            if not is_count(value, least):
-                raise _refused(f"{name} is {count_range(value, least=least)}, got {brief(value)}")
-        for name in ("gpu_memory_gib", "cpus", "memory_gib"):
-            value = getattr(self, name)
-            required = value is not None or name == "cpus"
-            if required and not (is_number(value) and 0 < value <= MAX_COUNT):
-                bound = "up to 2**63 - 1" if is_number(value) and MAX_COUNT < value < math.inf else "above 0"
-                raise _refused(f"{name} is a number {bound}, got {brief(value)}")
-        if self.gpus and self.gpu_memory_gib is None:
-            raise _refused(f"nodes with gpus = {self.gpus} need gpu_memory_gib, the memory of one GPU")
-        if not self.gpus and self.gpu_memory_gib is not None:
-            raise _refused(f"gpu_memory_gib = {self.gpu_memory_gib:g} is given for nodes without gpus")
+        mistakes = list(_number_mistakes({entry.name: getattr(self, entry.name) for entry in fields(self)}))
+        if mistakes:
+            raise _refused("; ".join(mistakes))
 
     def __str__(self) -> str:
         gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''} ({self.gpu_memory_gib:g} GiB) and " if self.gpus else ""
@@ -90,20 +79,19 @@ class Cluster:
         """The cluster that a TOML file describes: a ``[[nodes]]`` table per kind, with the fields of ``hf.Nodes``.
 
         Raises:
-            ResourceError: HF523 naming the file, the table and the key of a mistake.
+            ResourceError: HF523 naming the file, the table and the key of each mistake.
         """
         try:
             text = read_text(path)
-            tables = _tables(parse_toml(text))
-            kinds = [_kind(table, f"table {i} of [[nodes]]: ") for i, table in enumerate(tables, 1)]
+            document = parse_toml(text)
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             raise _refused(f"{path}: line {line}: {error.reason}; TOML is UTF-8") from None
         except (OSError, ValueError) as error:  # also of a number of more digits than Python reads
             raise _refused(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-        except ResourceError as error:
-            raise _refused(f"{path}: {error.message}") from None
-        cluster = cls(*kinds)
+        if mistakes := list(_mistakes(document)):
+            raise _refused("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+        cluster = cls(*(Nodes(**table) for table in document["nodes"]))
         heads = (line for line, written in enumerate(text.split("\n"), 1) if written.strip().startswith("[[nodes]]"))
         object.__setattr__(cluster, "span", Span(str(path), next(heads, 1)))
         return cluster
@@ -126,29 +114,54 @@ def _refused(message: str) -> ResourceError:
     return ResourceError("HF523", message)
 
 
-def _tables(document: Mapping[str, Any]) -> list[Any]:
+def _number_mistakes(values: Mapping[str, Any]) -> Iterator[str]:
+    """The mistakes in the numbers of nodes; those that are left out have their defaults."""
+    wrong = set[str]()
+    for name, least in (("count", 1), ("gpus", 0), ("domain", 1)):
+        if name in values and not is_count(values[name], least):
+            wrong.add(name)
+            yield f"{name} is {count_range(values[name], least=least)}, got {brief(values[name])}"
+    for name in ("gpu_memory_gib", "cpus", "memory_gib"):
+        value = values.get(name)
+        required = name in values and (value is not None or name == "cpus")
+        if required and not (is_number(value) and 0 < value <= MAX_COUNT):
+            wrong.add(name)
+            bound = "up to 2**63 - 1" if is_number(value) and MAX_COUNT < value < math.inf else "above 0"
+            yield f"{name} is a number {bound}, got {brief(value)}"
+    gpus, memory = values.get("gpus", 0), values.get("gpu_memory_gib")
+    if not wrong.isdisjoint(("gpus", "gpu_memory_gib")):
+        return
+    if gpus and memory is None:
+        yield f"nodes with gpus = {gpus} need gpu_memory_gib, the memory of one GPU"
+    if not gpus and memory is not None:
+        yield f"gpu_memory_gib = {memory:g} is given for nodes without gpus"
+
+
+def _mistakes(document: Mapping[str, Any]) -> Iterator[str]:
+    """All mistakes of a file, each with its place."""
+    misspelled = set[str | None]()
     for key in document:
         if key != "nodes":
-            raise _refused(f"unknown key '{key}' at the top; {closest(key, ['nodes'])}")
+            misspelled.add(nearest(key, ["nodes"]))
+            yield f"unknown key '{key}' at the top; {closest(key, ['nodes'])}"
     tables = document.get("nodes", [])
     if not isinstance(tables, list):
-        raise _refused("nodes is a list of tables, each under [[nodes]] with two brackets")
-    if not tables:
-        raise _refused("there is no [[nodes]] table")
-    return tables
+        yield "nodes is a list of tables, each under [[nodes]] with two brackets"
+    elif not tables and "nodes" not in misspelled:
+        yield "there is no [[nodes]] table"
+    for i, table in enumerate(tables if isinstance(tables, list) else (), 1):
+        yield from (f"table {i} of [[nodes]]: {mistake}" for mistake in _table_mistakes(table))
 
 
-def _kind(table: Any, where: str) -> Nodes:
+def _table_mistakes(table: Any) -> Iterator[str]:
+    """The mistakes of a table; a misspelled key counts as the one that it is nearest to."""
     if not isinstance(table, dict):
-        raise _refused(f"{where}a table is needed, got {table!r}")
-    field_names = [entry.name for entry in fields(Nodes)]
+        yield f"a table is needed, got {table!r}"
+        return
+    names, values = [entry.name for entry in fields(Nodes)], dict(table)
     for key in table:
-        if key not in field_names:
-            raise _refused(f"{where}unknown key '{key}'; {closest(key, field_names)}")
-    for key in ("count", "cpus"):
-        if key not in table:
-            raise _refused(f"{where}the key '{key}' is missing")
-    try:
-        return Nodes(**table)
-    except ResourceError as error:
-        raise _refused(f"{where}{error.message}") from None
+        if key not in names:
+            yield f"unknown key '{key}'; {closest(key, names)}"
+            values.setdefault(nearest(key, names) or key, values.pop(key))
+    yield from (f"the key '{key}' is missing" for key in ("count", "cpus") if key not in values)
+    yield from _number_mistakes(values)

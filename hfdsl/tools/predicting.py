@@ -11,6 +11,7 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.predict import BANDWIDTHS, Duration, Prediction, durations, predict
 from hfdsl.plan.timeline import Timeline, read_trace
+from hfdsl.tools.call_times import no_time, seconds, times_of
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import machine, say, show_json
 from hfdsl.types.foreign_text import parse_toml
@@ -22,11 +23,11 @@ def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: if the file has no time for a node or cannot be read, or if sizes of the plan are unknown.
     """
-    takes, measured = _read(Path(arguments.predict))
+    takes, measured = _read(Path(arguments.predict), plan)
     if not sizes_known(plan):
         raise UsageError("--predict needs the size of every dim that rows depend on; give it with --set DIM=SIZE")
     if missing := [step.label for step in plan.steps if step.label not in takes]:
-        raise UsageError(f"'{arguments.predict}' has no time for {', '.join(map(repr, missing))}")
+        raise UsageError(no_time(arguments.predict, missing))
     latency = {} if arguments.latency is None else {"latency": arguments.latency}
     prediction = predict(plan, takes, _bandwidths(arguments.bandwidth), **latency)
     if machine(arguments):
@@ -35,19 +36,24 @@ def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         say(_table(prediction, measured))
 
 
-def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
+def _read(file: Path, plan: CompiledPlan) -> tuple[Mapping[str, Duration], Timeline | None]:
     """The durations of nodes, and the step of median length where the file is a trace."""
     try:
         text = file.read_text(encoding="utf-8-sig")
+        steps, table = [], None
         if file.suffix == ".toml":
-            return {label: Duration(float(seconds)) for label, seconds in parse_toml(text)["seconds"].items()}, None
-        steps = sorted(read_trace(text), key=lambda step: step.seconds)
+            table = parse_toml(text)["seconds"]
+        else:
+            steps = sorted(read_trace(text), key=lambda step: step.seconds)
     except OSError as error:
         raise UsageError(f"cannot read '{file}': {error.strerror}") from None
     except KeyError:
         raise UsageError(f"'{file}' has no table [seconds]") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"'{file}' is not a trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
+    if table is not None:
+        calls = [step.label for step in plan.steps]
+        return times_of(plan, file, table, lambda name, entry: Duration(seconds(name, entry)), calls), None
     if not steps:
         raise UsageError(f"'{file}' has no steps")
     return durations(steps), steps[len(steps) // 2]

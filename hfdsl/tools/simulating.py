@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.compiled import CompiledPlan
@@ -25,12 +25,11 @@ from hfdsl.runtime.queues.plan_simulation import (
     simulate_plan,
     with_lag,
 )
+from hfdsl.tools.call_times import by_label, no_time, times_of
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import machine, say, show_json
-from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import parse_toml
-
-T = TypeVar("T")
+from hfdsl.types.numbers import brief, is_number
 
 UTILIZATIONS = ("utilization", "engine_utilization")
 """What a duration says of the call's device and engine."""
@@ -72,7 +71,7 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         raise UsageError(f"give --seconds FILE: a run's trace or a TOML file with the times of calls{_example(plan)}")
     seconds = _read(Path(arguments.seconds), plan)
     if missing := [label for label in _timed(plan) if label not in seconds]:
-        raise UsageError(f"'{arguments.seconds}' has no time for {', '.join(map(repr, sorted(missing)))}")
+        raise UsageError(no_time(arguments.seconds, missing))
     seconds = _with_utilization(plan, seconds, arguments)
     rows = [_row(plan, lag, seconds, arguments) for lag in _lags(arguments.lag, plan, arguments.slots is not None)]
     if machine(arguments):
@@ -133,41 +132,28 @@ def _read(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
         text = file.read_text(encoding="utf-8-sig")
         if file.suffix != ".toml":
             return recorded_seconds(plan, read_trace(text))
-        entries = dict(parse_toml(text)["seconds"]).items()
-        return _by_label(plan, {name: _call_seconds(name, entry) for name, entry in entries})
+        table = parse_toml(text)["seconds"]
     except OSError as error:
         raise UsageError(f"cannot read '{file}': {error.strerror}") from None
     except KeyError:
         raise UsageError(f"'{file}' has no table [seconds]; write the times of calls{_example(plan)}") from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"'{file}' is not a trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
-
-
-def _by_label(plan: CompiledPlan, named: Mapping[str, T]) -> dict[str, T]:
-    """Values by call, where a name without a number, ``actor.update``, stands for all calls of that name.
-
-    Raises:
-        UsageError: for a name that no call has.
-    """
-    labels = [step.label for step in plan.steps]
-    methods = [label.partition("#")[0] for label in labels]
-    if unknown := [name for name in named if name not in {*labels, *methods}]:
-        call_names = sorted({*labels, *methods})
-        raise UsageError(f"'{plan.name}' has no call '{unknown[0]}'; {closest(unknown[0], call_names)}")
-    return {
-        label: named[label] if label in named else named[method]
-        for label, method in zip(labels, methods, strict=True)
-        if label in named or method in named
-    }
+    return times_of(plan, file, table, _call_seconds, _timed(plan))
 
 
 def _call_seconds(label: str, entry: Any) -> DrawnSeconds:
-    """``41.0``, or ``{ median = 41.0, tail = 3.0, utilization = 0.5, engine_utilization = 0.8 }``."""
+    """``41.0``, or ``{ median = 41.0, tail = 3.0, utilization = 0.5, engine_utilization = 0.8 }``.
+
+    Raises:
+        ValueError: for anything else.
+    """
     values = entry if isinstance(entry, dict) else {"median": entry}
-    if not values.keys() <= {"median", "tail", *UTILIZATIONS} or "median" not in values:
+    names_fit = values.keys() <= {"median", "tail", *UTILIZATIONS} and "median" in values
+    if not names_fit or not all(map(is_number, values.values())):
         raise ValueError(
             f'"{label}" is a number of seconds or {{ median = SECONDS, tail = P99/MEDIAN, utilization = SHARE, '
-            "engine_utilization = SHARE }"
+            f"engine_utilization = SHARE }}, got {brief(entry)}"
         )
     median, tail = float(values["median"]), float(values.get("tail", 1.0))
     if not (0 <= median < float("inf") and 1 <= tail < float("inf")):
@@ -186,7 +172,7 @@ def _with_utilization(
     Raises:
         UsageError: for a name that no call has, or what is no share.
     """
-    by_label = dict(seconds)
+    timed = dict(seconds)
     for name in UTILIZATIONS:
         shares = dict[str, float]()
         for text in getattr(arguments, name):
@@ -197,12 +183,12 @@ def _with_utilization(
             except ValueError:
                 option = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{option} takes CALL=SHARE, with a share from 0 to 1, got '{text}'") from None
-        for label, share in _by_label(plan, shares).items():
-            call_seconds = by_label.get(label)
+        for label, share in by_label(plan, shares).items():
+            call_seconds = timed.get(label)
             if isinstance(call_seconds, (DrawnSeconds, RecordedSeconds)):
                 changed: Any = {name: share}
-                by_label[label] = replace(call_seconds, **changed)
-    return by_label
+                timed[label] = replace(call_seconds, **changed)
+    return timed
 
 
 def _lags(texts: Sequence[str], plan: CompiledPlan, by_groups: bool) -> list[int | None]:

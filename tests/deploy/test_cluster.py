@@ -87,6 +87,39 @@ def test_a_mistake_in_a_file_names_file_table_and_key(
         assert error.value.message == f"{file}: {message}"
 
 
+MISTAKES = {
+    "count = 2048": ("count = 0", "table 1 of [[nodes]]: count is a whole number of at least 1, got 0"),
+    "gpu_memory_gib = 141\n": (
+        "",
+        "table 1 of [[nodes]]: nodes with gpus = 8 need gpu_memory_gib, the memory of one GPU",
+    ),
+    "cpus = 192": ("cpu = 192", "table 1 of [[nodes]]: unknown key 'cpu'; did you mean 'cpus'?"),
+    "memory_gib = 2048": ("memory_gib = -1", "table 1 of [[nodes]]: memory_gib is a number above 0, got -1"),
+    "count = 4\n": ("", "table 2 of [[nodes]]: the key 'count' is missing"),
+    "cpus = 64": ('cpus = "64"', "table 2 of [[nodes]]: cpus is a number above 0, got '64'"),
+}
+"""Independent mistakes: a line of the file, what replaces it, and the message."""
+
+
+@pytest.mark.parametrize("chosen", range(1, 2 ** len(MISTAKES)))
+def test_all_mistakes_in_a_file_are_reported(written: Callable[[str], Path], chosen: int) -> None:
+    text, messages = BIG, []
+    for i, (line, (wrong, message)) in enumerate(MISTAKES.items()):
+        if chosen >> i & 1:
+            assert text.count(f"\n{line}") == 1
+            text = text.replace(f"\n{line}", f"\n{wrong}")
+            messages.append(message)
+    file = written(text)
+    with pytest.raises(ResourceError) as error:
+        hf.Cluster.read(file)
+    assert sorted(error.value.message.splitlines()) == sorted(f"{file}: {message}" for message in messages)
+
+
+def test_all_mistakes_in_the_numbers_of_nodes_are_reported() -> None:
+    with pytest.raises(ResourceError, match=r"HF523: count is .*, got 0; gpus is .*, got -1; cpus is .*, got 0$"):
+        hf.Nodes(0, gpus=-1, gpu_memory_gib=80, cpus=0)
+
+
 def test_a_file_that_cannot_be_read(written: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"HF523: .*missing\.toml: No such file or directory"):
         hf.Cluster.read(tmp_path / "missing.toml")

@@ -59,6 +59,12 @@ def test_a_prediction_for_people(write: Callable[[str, str], str], program: str,
         ("absent.toml", None, (), "cannot read 'absent.toml': No such file or directory"),
         ("x.toml", '[seconds]\n"actor.answer" = 0.5\n', (), "'x.toml' has no time for 'judge.score'"),
         ("x.toml", "", (), "'x.toml' has no table [seconds]"),
+        (
+            "x.toml",
+            '[seconds]\n"actor.answer" = -0.5\n"judge.scores" = "1"\n',
+            (),
+            "'x.toml': \"actor.answer\" is a number of seconds, at least 0, got -0.5\n'x.toml': \"judge.scores\" is",
+        ),
         ("x.toml", "seconds = 3\n", (), "'x.toml' is not a trace of hfdsl, nor a TOML file with a table [seconds]: "),
         ("x.json", "[]", (), "'x.json' has no steps"),
         (

@@ -178,8 +178,25 @@ def test_a_trace_of_a_run_gives_the_seconds(queued: str, capsys: Capture) -> Non
         ("shouting.py:experiment", CONSTANT, (), "'shout' has no hf.queue with a lag"),
         ("queued.py:experiment", None, (), "cannot read 'x.toml': No such file"),
         ("queued.py:experiment", '[seconds]\n"judge.score" = 1\n', (), "'x.toml' has no time for 'actor.answer'"),
-        ("queued.py:experiment", '[seconds]\n"judge.score" = -1\n', (), "'x.toml' is not a trace of hfdsl, nor a TOML"),
-        ("queued.py:experiment", '[seconds]\n"judge.score" = { tail = 2 }\n', (), "'x.toml' is not a trace of hfdsl"),
+        (
+            "queued.py:experiment",
+            '[seconds]\n"judge.score" = -1\n',
+            (),
+            "'x.toml': \"judge.score\" takes -1 s with a ta",
+        ),
+        (
+            "queued.py:experiment",
+            '[seconds]\n"judge.score" = true\n',
+            (),
+            "'x.toml': \"judge.score\" is a number of sec",
+        ),
+        (
+            "queued.py:experiment",
+            '[seconds]\n"judge.score" = { tail = 2 }\n',
+            (),
+            "'x.toml': \"judge.score\" is a numb",
+        ),
+        ("queued.py:experiment", "seconds = [1]\n", (), "'x.toml' is not a trace of hfdsl, nor a TOML file with a tab"),
         ("queued.py:experiment", CONSTANT, ("--lag", "two"), "--lag takes numbers and 'none', got 'two'"),
         ("queued.py:experiment", CONSTANT, ("--lag", "-1"), "--lag takes numbers of at least 0"),
         ("queued.py:experiment", CONSTANT, ("--late", "drop"), "--late goes with --slots"),
@@ -208,7 +225,7 @@ def test_a_trace_of_a_run_gives_the_seconds(queued: str, capsys: Capture) -> Non
             "queued.py:experiment",
             '[seconds]\n"judge.score" = { median = 1, utilization = 2 }\n',
             (),
-            "'x.toml' is not a trace of hfdsl, nor a TOML file with a table [seconds]: \"judge.score\": utilization is",
+            "'x.toml': \"judge.score\": utilization is a number from 0 to 1, got 2",
         ),
     ],
 )
@@ -265,6 +282,23 @@ def test_a_name_without_a_number_stands_for_all_its_calls(
     ]
     assert tables[0][0] == output.OK
     assert tables[0] == tables[1] == tables[2]
+
+
+def test_all_mistakes_of_a_file_are_reported(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
+    text = '[seconds]\n"judge.scor" = 1.0\n"actor.answer" = "soon"\n"actor.anser" = 1.0\n"trainer.fit" = -1.0\n'
+    code, _, err = run_cli(capsys, "simulate", queued, "--seconds", write("x.toml", text))
+    assert code == output.USAGE
+    lines = err.removeprefix("hfdsl simulate: ").splitlines()
+    assert [line.partition(";")[0].partition(" is a")[0] for line in lines] == [
+        "'x.toml': \"actor.answer\"",
+        "'x.toml': \"trainer.fit\" takes -1 s with a tail of 1: at least 0 s, a tail of at least 1",
+        "'queued' has no call 'judge.scor'",
+        "'queued' has no call 'actor.anser'",
+        "'queued' has no call 'trainer.fit'",
+    ]  # and no time is missing: a misspelled name is meant for a call
+    call = ("simulate", queued, "--seconds", write("x.toml", CONSTANT), "--utilization", "a.b=1")
+    code, _, err = run_cli(capsys, *call, "--utilization", "c.d=1")
+    assert (code, err.count("'queued' has no call")) == (output.USAGE, 2)
 
 
 def test_a_name_of_no_call_is_refused(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
