@@ -125,6 +125,17 @@ class PollingBackend(Backend, Protocol):
         """Drop calls whose results nobody reads again."""
 
 
+@runtime_checkable
+class WakingBackend(PollingBackend, Protocol):
+    """A polling backend that also wakes up for other events, such as prompts that a loader delivers."""
+
+    def ended_or(
+        self, awaited: Collection[Any], others: Collection[Any], happened: Callable[[], bool]
+    ) -> Sequence[Any]:
+        """As ``ended``, but return as well, perhaps without a call, soon after something else has ``happened``."""
+        ...
+
+
 class Lowering(Protocol):
     """A factory of backends: a user's own lowering, in place of ``"local"`` or ``"ray"``."""
 

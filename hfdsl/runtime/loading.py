@@ -1,21 +1,48 @@
-"""The batches of a loader, one at a time, with a timeout, so that a hanging loader does not hang the run."""
+"""The batches of a loader, one at a time, with a timeout, so that a hanging loader does not hang the run.
+
+A worked example: a queue has a place, and the loader takes 50 ms for a batch; so does an update, in a process::
+
+    driver            loader
+    ask               reads 4
+    begin update 2    |
+    result 2          |
+    next              batch 4
+
+Of what a loader reads nothing is lost: a batch that it was asked for comes first in the next stream if this one is left
+before it arrives, and a checkpoint waits for it.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from hfdsl.errors import HfError
 
 END: Final = object()
 """The return value of ``next`` once the loader has ended."""
 
+ReadBatch: TypeAlias = tuple[Any, BaseException | None]
+"""A batch or ``END``, and the error of the loader."""
+
 
 class BatchSource(Protocol):
     """The source of a stream's batches."""
+
+    def ask(self) -> None:
+        """Have the next batch read, without waiting for it; do nothing if that has begun."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether a batch was asked for and has not come: ``next`` would wait."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for the batch that was asked for."""
 
     def next(self) -> Any:
         """The next batch, or ``END``."""
@@ -23,22 +50,67 @@ class BatchSource(Protocol):
 
 
 class LoaderThread:
-    """Reads one batch at a time from a loader, in a separate thread, without reading ahead.
+    """Reads one batch at a time from a loader, in a separate thread, each only once it was asked for.
+
+    If an ``earlier`` loader was asked for a batch that nobody has taken, this batch comes first.
 
     >>> source = LoaderThread(iter([1]), seconds=60.0, waiting=lambda: "queue 'scored'")
     >>> source.next(), source.next() is END, source.next() is END
     (1, True, True)
     """
 
-    def __init__(self, loader: Iterable[Any], seconds: float, waiting: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        seconds: float,
+        waiting: Callable[[], str],
+        earlier: LoaderThread | None = None,
+    ) -> None:
         self._seconds, self._waiting = seconds, waiting
         self._asks: SimpleQueue[bool] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        self._answers: SimpleQueue[ReadBatch] = SimpleQueue()
+        self._reading: SimpleQueue[ReadBatch] | None = None  # where the answer comes, if a batch was asked for
+        self._answer: ReadBatch | None = None  # that has come, and was not taken
         self._ended = False
+        self._deadline = 0.0
+        if earlier is not None:
+            self._take_over(earlier)
         context = copy_context()
         threading.Thread(
             target=context.run, args=(_serve, iter(loader), self._asks, self._answers), name="loader", daemon=True
         ).start()
+
+    def _take_over(self, earlier: LoaderThread) -> None:
+        """Take over what an earlier loader was asked for."""
+        self._reading, earlier._reading = earlier._reading, None
+        self._deadline = time.monotonic() + self._seconds
+        answer, earlier._answer = earlier._answer, None
+        self._answer = None if answer is None or _is_end(answer) else answer
+
+    def ask(self) -> None:
+        """Have the loader read its next batch; do nothing if it has begun to, or has ended."""
+        if self._reading is None and self._answer is None and not self._ended:
+            self._deadline = time.monotonic() + self._seconds
+            self._asks.put(True)
+            self._reading = self._answers
+
+    @property
+    def pending(self) -> bool:
+        """Whether the loader is reading a batch, and has time left for it."""
+        return self._reading is not None and self._reading.empty() and time.monotonic() < self._deadline
+
+    def wait(self) -> None:
+        """Wait until the loader has read what it was asked for, or has taken too long, which ``next`` reports."""
+        if self._reading is None:
+            return
+        try:
+            self._answer = self._reading.get(timeout=max(0.0, self._deadline - time.monotonic()))
+        except Empty:
+            text = f"the loader yielded no batch for {self._seconds:g} s ({self._waiting()}); stream(..., timeout=...)"
+            self._answer = END, HfError("HF764", text)
+        if self._reading is not self._answers and _is_end(self._answer):
+            self._answer = None  # the earlier loader has ended, and this one has not
+        self._reading = None
 
     def next(self) -> Any:
         """The next batch, or ``END``.
@@ -46,29 +118,38 @@ class LoaderThread:
         Raises:
             HfError: HF764 if the loader gives none in time; whatever the loader raises.
         """
-        if self._ended:
-            return END
-        self._asks.put(True)
-        try:
-            batch, error = self._answers.get(timeout=self._seconds)
-        except Empty:
-            self._ended = True
-            text = f"the loader yielded no batch for {self._seconds:g} s ({self._waiting()}); stream(..., timeout=...)"
-            raise HfError("HF764", text) from None
-        self._ended = batch is END or error is not None
+        while self._answer is None:
+            self.ask()
+            if self._reading is None:
+                return END
+            self.wait()
+        (batch, error), self._answer = self._answer, None
+        self._ended = self._ended or batch is END
         if error is not None:
             raise error
         return batch
 
+    @property
+    def has_batch(self) -> bool:
+        """Whether a batch has come that nobody has taken."""
+        return self._answer is not None and self._answer[0] is not END
+
+    def give_back(self, batch: Any) -> None:
+        """Give back the batch that ``next`` has returned: it comes again."""
+        self._answer = batch, None
+
     def close(self) -> None:
-        """End the thread once the loader returns."""
+        """Ask the loader for no more; the thread ends once it has returned what it was asked for."""
         self._ended = True
         self._asks.put(False)
 
 
-def _serve(
-    loader: Iterator[Any], asks: SimpleQueue[bool], answers: SimpleQueue[tuple[Any, BaseException | None]]
-) -> None:
+def _is_end(answer: ReadBatch) -> bool:
+    """Whether the loader has ended, without an error."""
+    return answer[0] is END and answer[1] is None
+
+
+def _serve(loader: Iterator[Any], asks: SimpleQueue[bool], answers: SimpleQueue[ReadBatch]) -> None:
     while asks.get():
         try:
             answers.put((next(loader, END), None))

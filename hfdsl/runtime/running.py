@@ -94,6 +94,22 @@ class Running:
         return self._stream.decisions
 
     @property
+    def batches_read(self) -> int:
+        """The number of batches that streams have taken from their loaders, including those before a ``load``.
+
+        After a ``save``, the loader of a run that loads the folder continues behind them.
+        """
+        return self._stream.batches_read
+
+    def wait_for_loader(self) -> None:
+        """Wait for the batch that a stream's loader is reading, and hold it for the stream, as ``save`` does.
+
+        The loader then rests until the next result is asked for, and ``batches_read`` counts all that it has yielded.
+        """
+        with self._processes.alone("a wait for the loader"):
+            self._processes.with_retries(self.plan.name, self._stream.wait_for_loader)
+
+    @property
     def decides(self) -> bool:
         """Whether a queue decides during the run which groups an update gets."""
         return decides(self.plan)
@@ -109,6 +125,7 @@ class Running:
         Every role with ``state()`` and ``load_state(state)`` is saved, on every rank; ranks with equal states write
         one file. All nodes must have access to the folder. A stream's steps in progress are saved with the contents of
         the queues: after a ``load``, the next stream returns their results first, and its loader continues after them.
+        If the loader of this stream is reading a batch, ``save`` waits for it, and it is saved, too.
 
         Raises:
             CheckpointError: HF908 if a role that trains has no state, or one that cannot be saved, or a role loads
@@ -365,10 +382,11 @@ class Running:
                 print(running.steps, metrics)
 
         For each step, the loader yields the arguments of ``step``: a batch, or several in a sequence or by name. It is
-        read as many steps ahead as the queues have places, and may take ``timeout`` seconds for each. A step in
-        progress stays in the run: after a ``break``, the next ``stream`` returns its result first. Every decision of
-        the queues is appended to the file ``log`` as a line of JSON; with ``replay`` the decisions must be those of
-        such a file, and the stream ends with its last step.
+        read as many steps ahead as the queues have places, in a thread of its own, and may take ``timeout`` seconds for
+        each. A step in progress stays in the run: after a ``break``, the next ``stream`` returns its result first, and
+        reads on after the batch that the loader was reading. Every decision of the queues is appended to the file
+        ``log`` as a line of JSON; with ``replay`` the decisions must be those of such a file, and the stream ends with
+        its last step.
 
         On the local backend, a queue that decides during the run uses a virtual clock, on which the calls of a node
         take this many ``seconds``; by default they take none. A later ``stream`` uses them, too, unless it names

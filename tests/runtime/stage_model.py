@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +43,8 @@ SCREENING = 2
 class Case:
     """A queue, and how long calls take: by step, and of generation by rank.
 
-    A filter drops prompts whose number has a rest by seven with a bit in ``drops``.
+    A filter drops prompts whose number has a rest by seven with a bit in ``drops``. The loader takes ``reading``
+    seconds, by batch.
     """
 
     late: Late
@@ -56,6 +57,7 @@ class Case:
     steps: int
     program: Program = "deciding"
     drops: int = 0
+    reading: tuple[int, ...] = (0,)
 
     @property
     def spec(self) -> QueueSpec:
@@ -125,24 +127,92 @@ def cases(
     )
 
 
+@dataclass
+class ModelLoader:
+    """The loader of a model; it is ``over`` once it has said that it has no batches left."""
+
+    case: Case
+    read: int = 0
+    delivers: float = inf
+    over: bool = False
+
+    def ask(self, now: int) -> bool:
+        """Whether it begins to read another batch."""
+        if self.over or self.delivers < inf:
+            return False
+        self.delivers = now + self.case.reading[self.read % len(self.case.reading)]
+        return True
+
+    def delivered(self, now: int) -> list[int]:
+        """The prompts that it has read by now."""
+        if self.delivers > now:
+            return []
+        first, self.delivers = self.read * self.case.dispatch, inf
+        self.over, self.read = self.read == self.case.steps, self.read + 1
+        return [] if self.over else list(range(first, first + self.case.dispatch))
+
+
+@dataclass
+class ModelEngine:
+    """The ranks of a model's engine: when they are free, when what they made is scored, and when filters have run."""
+
+    case: Case
+    steps: int = 0
+    free: Sequence[int] = (0, 0)
+    scored: Sequence[int] = (0, 0)
+    filtered: int = 0
+
+    def generate(self, chosen: list[int], now: int, weights: int) -> None:
+        """Generate for these prompts, once the weights exist."""
+        durations = self.case.generation[self.steps % len(self.case.generation)]
+        starts = [max(now, self.free[r], weights) for r in (0, 1)]
+        if self.case.program == "choosing":  # both ranks wait for the filter, which runs on them
+            starts = [max(starts)] * 2
+            self.filtered = max(starts)
+        elif self.case.program == "screening":  # once both ranks have scored what the engine has made before
+            self.filtered = max(now, *self.scored) + SCREENING
+            starts = [max(self.filtered, start) for start in starts]
+        self.steps += 1
+        self.free = [starts[r] + durations[r] for r in (0, 1)]
+        one_row = sum(map(self.case.keeps, chosen)) * self.case.group <= 1  # of rank 0, and both ranks score it
+        self.scored = [self.free[0]] * 2 if one_row else self.free
+
+    def ends(self, chosen: list[int]) -> list[int]:
+        """When the groups of these prompts end: those that a filter of prompts drops when it has run."""
+        if self.case.program == "sampling":  # it reads the responses of both ranks
+            return [max(self.free)] * len(chosen)
+        kept_groups = [p for p in chosen if self.case.keeps(p)]
+        half = -(-len(kept_groups) * self.case.group // 2)  # rows of a rank
+        end = {
+            p: max(self.free[row >= half] for row in range(place * self.case.group, (place + 1) * self.case.group))
+            for place, p in enumerate(kept_groups)
+        }
+        return [end.get(p, self.filtered) for p in chosen]
+
+
 def modeled(case: Case) -> list[Row]:
     """The rows that are trained."""
-    free, trained, version, filtered = [0, 0], [0], 0, 0
+    engine, trained, version = ModelEngine(case), [0], 0
     flight: list[dict[str, Any]] = []
     rows: list[Row] = []
-    waiting = list(range(case.steps * case.dispatch))
-    steps = count()
+    waiting: list[int] = []
     again: list[int] = []
+    loader, lacks = ModelLoader(case), False
     for now in range(10_000):
         changed = True
         while changed:
             changed = False
+            waiting += loader.delivered(now)
             room = (case.lag + 1) * case.batch - len(flight)
             enough = len(again) + len(waiting) >= case.dispatch
+            lacks, free_rank = room >= case.dispatch and not enough, case.late == "wait" or min(engine.free) <= now
+            idle = max(trained[version], engine.filtered) <= now  # new weights wait for what the old ones are to sample
             gone = [g for g in flight if g["end"] <= now and not case.keeps(g["p"])]
             if gone:
                 flight, changed = [g for g in flight if g not in gone], True
-            elif room >= case.dispatch and enough and (case.late == "wait" or min(free) <= now):
+            elif lacks and free_rank and loader.ask(now):
+                changed = True
+            elif room >= case.dispatch and enough and free_rank:
                 chosen, (again, waiting) = (
                     (again + waiting)[: case.dispatch],
                     (
@@ -150,21 +220,12 @@ def modeled(case: Case) -> list[Row]:
                         waiting[max(0, case.dispatch - len(again)) :],
                     ),
                 )
-                durations = case.generation[next(steps) % len(case.generation)]
-                starts = [max(now, free[r], trained[version]) for r in (0, 1)]
-                if case.program == "choosing":  # both ranks wait for the filter, which runs on them
-                    starts = [max(starts)] * 2
-                    filtered = max(starts)
-                elif case.program == "screening":  # once both ranks have scored what the engine has made before
-                    filtered = max(now, *free) + SCREENING
-                    starts = [max(filtered, start) for start in starts]
-                free = [starts[r] + durations[r] for r in (0, 1)]
+                engine.generate(chosen, now, trained[version])
                 flight += [
-                    {"p": p, "v": version, "end": end}
-                    for p, end in zip(chosen, ends(case, chosen, filtered, free), strict=True)
+                    {"p": p, "v": version, "end": end} for p, end in zip(chosen, engine.ends(chosen), strict=True)
                 ]
                 changed = True
-            elif max(trained[version], filtered) <= now:  # new weights wait for what is to be sampled with the old
+            elif idle and not (lacks and case.late == "wait" and not loader.over):  # a dispatch that waits comes first
                 ready = [g for g in flight if g["end"] <= now]
                 if case.late == "wait":
                     ready = flight[: next((i for i, g in enumerate(flight) if g["end"] > now), len(flight))]
@@ -181,20 +242,9 @@ def modeled(case: Case) -> list[Row]:
                         rows += [(g["p"], g["v"], version, tokens)] * case.group
                     trained.append(now + case.updates[version % len(case.updates)])
                     version += 1
+        if lacks:
+            loader.ask(now)  # while processes are busy
     return rows
-
-
-def ends(case: Case, chosen: list[int], filtered: int, free: list[int]) -> list[int]:
-    """When the groups of these prompts end: those that a filter of prompts drops when it has run."""
-    if case.program == "sampling":  # it reads the responses of both ranks
-        return [max(free)] * len(chosen)
-    kept_groups = [p for p in chosen if case.keeps(p)]
-    half = -(-len(kept_groups) * case.group // 2)  # rows of a rank
-    end = {
-        p: max(free[row >= half] for row in range(place * case.group, (place + 1) * case.group))
-        for place, p in enumerate(kept_groups)
-    }
-    return [end.get(p, filtered) for p in chosen]
 
 
 def rows_of(results: list[Any]) -> list[Row]:

@@ -145,6 +145,29 @@ def test_a_file_has_the_batch_that_a_loss_leaves_to_be_read_again(name: str) -> 
     assert results == undisturbed
 
 
+@pytest.mark.parametrize("every", [1, None])
+def test_a_batch_that_a_file_has_is_not_read_again_after_a_loss(every: int | None, tmp_path: Path) -> None:
+    """The file has a batch that a loss had left to be read again, and another loss goes back to the file."""
+    plan = queue_programs.flow.compile(queue_programs.deployment(), dims={queue_programs.B: 4})
+    batches = queue_programs.rows(7)
+    with plan.launch("local", seed=3) as running:
+        undisturbed = [trained(result) for result in running.stream(batches)]
+    for later in range(1, 14):
+        loader: Iterator[Any] = iter([*batches[:5], InterruptedOnce(prompts=batches[5]), batches[6]])
+        results, losses, folder = list[Any](), Losses({}), tmp_path / str(later)
+        folder.mkdir()
+        with plan.launch(losing(losses), seed=3, retries=hf.Retries(every=every)) as running:
+            with pytest.raises(KeyboardInterrupt):
+                results.extend(trained(result) for result in running.stream(loader))
+            losses.at_save = "engine"
+            running.save(folder)
+            running.go_back_to(folder)
+            losses.at = {losses.submissions + later: 0}
+            results += [trained(result) for result in running.stream(loader)]
+            assert running.batches_read == len(batches)
+        assert results == undisturbed, later
+
+
 @settings(max_examples=examples(24), deadline=None)
 @given(cases(), st.integers(1, 3), LOSSES, st.booleans())
 @example(Case("drop", 1, 1, 2, 2, ((1, 9), (2, 1)), (1,), 6), 2, {12: 1, 20: 2}, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from random import Random
@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hfdsl.errors import SizeError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.queues.links import TRAINER, QueueLink, QueueLinks
-from hfdsl.runtime.queues.loop import QueuedId, QueueLoop
+from hfdsl.runtime.queues.loop import PromptReader, QueuedId, QueueLoop
 from hfdsl.runtime.schedule import QueueBatch, QueueSpec, QueueState
 from hfdsl.testing import BrokenQueueError, check_prompts
 
@@ -58,19 +59,30 @@ class RandomWorld:
 
 @dataclass(frozen=True)
 class Case:
-    """Queues, and the seed of what ends when; the last queue of a chain loses a share of its groups."""
+    """Queues, and the seed of what ends when; the last queue of a chain loses a share of its groups.
+
+    The loader is found not to have delivered in a share of ``slow``.
+    """
 
     links: QueueLinks
     specs: tuple[QueueSpec, ...]
     seed: int
+    slow: float = 0.0
 
     def decisions(self, loop_type: type[QueueLoop] = QueueLoop) -> list[Decision]:
         loop = loop_type([QueueState(spec) for spec in self.specs], self.links)
         world = RandomWorld(self.links, Random(self.seed))
-        prompts = {stage: iter(range(1_000)) for stage in self.links.sources}
+        prompts = {stage: self.delivered(stage) for stage in self.links.sources}
         lost = Random(self.seed + 1)
         steps = loop.run(world, prompts, lambda group: self.specs[group[0]].loses and lost.random() < 0.3, [])
         return list(islice(chain.from_iterable(steps), 2_000))
+
+    def delivered(self, stage: int) -> Iterator[int | None]:
+        random = Random(f"{self.seed} {stage}")
+        for prompt in range(1_000):
+            while random.random() < self.slow:
+                yield None
+            yield prompt
 
 
 @st.composite
@@ -84,7 +96,7 @@ def cases(draw: st.DrawFn) -> Case:
         lag = draw(st.integers(2, 4))
         spec = QueueSpec(f"queue{index}", lag, late, batch=size, dispatch=size, loses=loses)
         specs.append(replace(spec, trains=link.reads == TRAINER))
-    return Case(links, tuple(specs), draw(st.integers(0, 10_000)))
+    return Case(links, tuple(specs), draw(st.integers(0, 10_000)), draw(st.sampled_from([0.0, 0.3, 0.9])))
 
 
 @settings(max_examples=200, deadline=None)
@@ -93,6 +105,29 @@ def test_no_prompt_is_lost_or_trained_twice(case: Case) -> None:
     decisions = case.decisions()
     assert {decision.queue for decision in decisions if decision.kind == "take"} == {spec.name for spec in case.specs}
     check_prompts(case.links, case.specs, decisions)
+
+
+def test_a_reader_tells_prompts_to_come_from_too_few_prompts() -> None:
+    reader = PromptReader(iter([0, None, 1, 2]))
+    assert (reader.next(2, ()), reader.pending, reader.exhausted) == ([], True, False)
+    assert (reader.next(2, ()), reader.pending, reader.exhausted) == ([0, 1], False, False)
+    assert (reader.next(2, ()), reader.pending, reader.exhausted) == ([], False, True)
+    assert (reader.next(2, [7]), reader.pending, reader.exhausted) == ([7, 2], False, False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 3), st.integers(1, 4), st.integers(1, 4), st.integers(0, 10_000))
+def test_no_loader_changes_the_decisions_of_queues_that_wait(lag: int, batch: int, dispatch: int, seed: int) -> None:
+    """Neither of one queue, nor of two with the same batches, from two sources."""
+    links = (QueueLinks(), QueueLinks((QueueLink(0, TRAINER), QueueLink(1, TRAINER))))[seed % 2]
+    try:
+        specs = tuple(QueueSpec(f"queue{index}", lag, "wait", batch, dispatch) for index, _ in enumerate(links.of))
+    except SizeError:
+        return
+    instant, slow = (Case(links, specs, seed, share).decisions() for share in (0.0, 0.5))
+    both = min(len(instant), len(slow))  # a world may end before the last dispatches
+    assert instant[:both] == slow[:both]
+    assert instant[both - 1].version >= UPDATES - 1
 
 
 class ForgetsRefills(QueueLoop):

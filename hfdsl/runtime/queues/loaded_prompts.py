@@ -39,13 +39,21 @@ class LoadedPrompts:
         self.batches: dict[tuple[int, int], Mapping[int, Batch]] = {}  # by stage and number
         self._put_in: tuple[tuple[Any, ...], list[int | None]] = ((), [])  # groups by queue, for the last sizes
 
-    def prompts(self, stage: int, source: BatchSource, first: list[Any]) -> Iterator[int]:
-        """The numbers of the prompts that a stage has not dispatched; ``first`` are batches read ahead."""
+    def prompts(self, stage: int, source: BatchSource, first: list[Any], *, waits: bool) -> Iterator[int | None]:
+        """The numbers of the prompts that a stage has not dispatched; ``first`` are batches read ahead.
+
+        It ``waits`` for each batch, or yields None while the source has not delivered it.
+        """
         per_batch, number = self._per_batch(stage), self.next[stage]
         while True:
             while number < self.loaded * per_batch:  # which counts those, too, that another stage has asked for
                 yield number
                 number += 1
+            if not (first or waits):
+                source.ask()
+                if source.pending:
+                    yield None
+                    continue  # a checkpoint may have loaded the batch meanwhile
             batch = first.pop() if first else source.next()
             if batch is END:
                 return
@@ -60,6 +68,10 @@ class LoadedPrompts:
         for reader, inputs in self._checked(batch).items():
             self.batches[reader, self.loaded] = inputs
         self.loaded += 1
+
+    def undispatched(self, stage: int) -> int:
+        """The number of loaded prompts that a stage has not dispatched."""
+        return self.loaded * self._per_batch(stage) - self.next[stage]
 
     def _per_batch(self, stage: int) -> int:
         return self._specs[self._stages.links.fed_by(stage)[0]].dispatch

@@ -2,10 +2,11 @@
 
 ``QueueState`` says what may happen next; a ``QueueWorld``, with a virtual clock or processes, says when things end. The
 loop goes through the stages, each before the stages behind it, and begins the first step that may begin. A stage in
-front of all queues dispatches prompts whenever the queues that it feeds admit them and a producer accepts them. A stage
-between two queues takes a batch and dispatches it into the next queue. The stages that make results, together the
-trainer, take a batch from each of their queues once the previous update has ended. If no step may begin, the loop waits
-until something ends. Everything that ends at the same time is seen before the next decision.
+front of all queues dispatches prompts whenever the queues that it feeds admit them, a producer accepts them, and the
+loader has delivered them. A stage between two queues takes a batch and dispatches it into the next queue. The stages
+that make results, together the trainer, take a batch from each of their queues once the previous update has ended. If
+no step may begin, the loop waits until something ends, or prompts are delivered. Everything that ends at the same time
+is seen before the next decision.
 
 A worked example with lag 1 and two groups per batch; groups end in the order of dispatch, and an update ends at once::
 
@@ -17,6 +18,10 @@ A worked example with lag 1 and two groups per batch; groups end in the order of
 Why a run and its simulation cannot differ. Both are this loop over the same states: whenever the same groups have ended
 before each decision, the decisions are the same. A run that repeats a log (``LoggedWorld``) sees a group end only when
 the log takes, drops or loses it next, so it makes the decisions of the log.
+
+What a slow loader changes. Until it delivers, batches that are ready are handed on and trained, so a dispatch may come
+after an update that it would have preceded: the log records which came first. Where the queues of a stage wait in
+order, nothing overtakes a dispatch that has places, since their decisions depend on no times.
 
 Why it never gets stuck. Suppose that nothing is running and no update can begin. Then a queue of the trainer has too
 few groups for a batch, so it has places for another dispatch (``needed_places``). If the stage that feeds it reads a
@@ -66,7 +71,10 @@ class QueueWorld(Protocol):
         """Begin an update on one batch of each of the trainer's queues."""
 
     def ended(self) -> Sequence[QueuedId] | None:
-        """Wait until something ends, and return the groups that have ended since; None if nothing is in progress."""
+        """Wait until something ends or the loader delivers, and return the groups that have ended since.
+
+        None if nothing is in progress.
+        """
         ...
 
 
@@ -76,19 +84,28 @@ def no_group(_: QueuedId) -> bool:
 
 
 class PromptReader:
-    """The prompts of a stage, in order; ``exhausted`` if too few remained for the last dispatch."""
+    """The prompts of a stage, in order; an iterator of them yields None while the loader has not delivered the next.
 
-    def __init__(self, prompts: Iterator[int]) -> None:
+    After a dispatch that got none, ``pending`` says that the loader has to deliver more, and ``exhausted`` that too few
+    are left.
+    """
+
+    def __init__(self, prompts: Iterator[int | None]) -> None:
         self._prompts, self._read = prompts, list[int]()
-        self.exhausted = False
+        self.pending = self.exhausted = False
 
     def next(self, count: int, again: Sequence[int]) -> list[int]:
-        """The next ``count`` prompts, starting with those to dispatch ``again``; none if too few remain."""
+        """The next ``count`` prompts, starting with those to dispatch ``again``; none if there are too few."""
         again = again[:count]
         new = count - len(again)
-        self._read += islice(self._prompts, max(new - len(self._read), 0))
-        self.exhausted = len(self._read) < new
-        if self.exhausted:
+        self.pending = False
+        for prompt in islice(self._prompts, max(new - len(self._read), 0)):
+            if prompt is None:
+                self.pending = True
+                break
+            self._read.append(prompt)
+        self.exhausted = len(self._read) < new and not self.pending
+        if len(self._read) < new:
             return []
         chosen, self._read[:new] = [*again, *self._read[:new]], ()
         return chosen
@@ -114,13 +131,13 @@ class QueueLoop:
     def run(
         self,
         world: QueueWorld,
-        prompts: Mapping[int, Iterator[int]],
+        prompts: Mapping[int, Iterator[int | None]],
         lost: Callable[[QueuedId], bool] = no_group,
         log: Sequence[Decision] | None = None,
     ) -> Iterator[list[Decision]]:
         """Decide until the ``prompts`` of a stage, or the ``log`` to repeat, are used up and nothing more can happen.
 
-        Each item is a list of the decisions that are made together.
+        ``prompts`` are as a ``PromptReader`` takes them. Each item is a list of the decisions that are made together.
 
         Raises:
             HfError: HF762 if every group is lost, or nothing can happen any more although prompts are left.
@@ -149,13 +166,22 @@ class QueueLoop:
                 return False
         return True
 
+    def again(self, stage: int) -> list[int]:
+        """The prompts that a stage dispatches again."""
+        return [prompt for index in self.links.behind(stage) for prompt in self.queues[index].again]
+
+    def waits_in_order(self, stage: int) -> bool:
+        """Whether the decisions about what a stage feeds depend on no times."""
+        return all(self.queues[index].spec.late == "wait" for index in self.links.fed_by(stage))
+
     def _begin(self, world: QueueWorld, readers: Mapping[int, PromptReader]) -> list[Decision]:
         """Begin the first step that may begin; return no decisions if none may."""
         for stage, reader in readers.items():
             if self.has_places(stage) and world.accepts(stage):
-                again = [prompt for index in self.links.behind(stage) for prompt in self.queues[index].again]
-                if prompts := reader.next(self._fed(stage).spec.dispatch, again):
+                if prompts := reader.next(self._fed(stage).spec.dispatch, self.again(stage)):
                     return self._dispatch(world, stage, prompts, None)
+                if reader.pending and self.waits_in_order(stage):
+                    return []
         for stage in self.links.between:
             if world.accepts(stage) and (decisions := self._pass_on(world, stage)):
                 return decisions

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from hfdsl.runtime.backend import PollingBackend
+from hfdsl.runtime.backend import PollingBackend, WakingBackend
+from hfdsl.runtime.loading import BatchSource
 from hfdsl.runtime.queues.dispatch_loads import DispatchLoads
 from hfdsl.runtime.queues.dispatched import Dispatched
 from hfdsl.runtime.queues.links import TRAINER
@@ -49,6 +50,8 @@ class QueueRun:
         self.dispatches = dict.fromkeys((*stages.links.sources, *stages.links.between), 0)
         self.dispatched: list[dict[int, Dispatched]] = [{} for _ in stages.queues]
         self.prompts = LoadedPrompts(runner.plan, stages, specs)
+        self._source: BatchSource | None = None  # from which prompts come while calls run
+        self._reads_ahead = False
         self.loads = DispatchLoads(stages, self._time)
         self.synced = False
         self.unseen = list[QueuedId]()  # groups that have ended, and that the loop has not seen
@@ -60,12 +63,23 @@ class QueueRun:
         self._results: deque[Any] = deque()
         self._unrecorded: deque[tuple[StepRunner, int, StageRun]] = deque()
 
+    def read_from(self, source: BatchSource, first: list[Any], *, ahead: bool) -> Mapping[int, Iterator[int | None]]:
+        """The prompts of each stage that dispatches them; ``first`` are batches read before.
+
+        Where the backend can wait for calls and for the source at the same time, no stage waits for prompts alone. With
+        ``ahead`` a batch is read as soon as there are places for it, while processes are busy.
+        """
+        wakes = isinstance(self._runner.backend, WakingBackend)
+        self._source, self._reads_ahead = source if wakes else None, ahead
+        return {
+            stage: self.prompts.prompts(stage, source, first, waits=not wakes) for stage in self.stages.links.sources
+        }
+
     # -- the world of the loop -----------------------------------------------------------------------------------------
 
     def accepts(self, stage: int) -> bool:
         """Whether a producer is free; a producer for a queue that waits in order dispatches ahead."""
-        fed = self.stages.links.fed_by(stage)
-        return all(self.loop.queues[index].spec.late == "wait" for index in fed) or self._time.accepts(stage)
+        return self.loop.waits_in_order(stage) or self._time.accepts(stage)
 
     def dispatch(
         self, stage: int, numbers: Sequence[int], prompts: Sequence[int], version: int, batch: QueueBatch | None
@@ -168,14 +182,16 @@ class QueueRun:
         self._time.trained(update, steps)
 
     def ended(self) -> Sequence[QueuedId] | None:
-        """Wait for the next call that ends."""
+        """Wait for the next call that ends, or for the loader."""
         self.forget()
         if self.unseen:
             groups, self.unseen = self.unseen, []
             return groups
+        full = [stage for stage in self.dispatches if not self.loop.has_places(stage)]
+        loader = self._awaited_loader(full)
         number = self._update[0] if self._update is not None else max(self.dispatches.values())
         with self.breaking(number):
-            ended = self._time.ended([stage for stage in self.dispatches if not self.loop.has_places(stage)])
+            ended = self._time.ended(full, None if loader is None else lambda: not loader.pending)
             self.loads.note(self.dispatched[0].values(), {group for _, group in ended or ()}, self._runner.backend)
         if self._update is not None and self._time.idle():
             number, steps = self._update
@@ -184,7 +200,24 @@ class QueueRun:
             self._results.append(self.stages.output.build(lambda ref: next(results[self.stages.stage_of[ref]])))
             self._update = None
             self._unrecorded += [(self._of_stages[stage], number, step) for stage, step in steps.items()]
+        if ended is None and loader is not None:
+            loader.wait()
+            return ()
         return ended
+
+    def _awaited_loader(self, full: Collection[int]) -> BatchSource | None:
+        """The loader, if a batch is to come from it for a stage that is not ``full``."""
+        source, sources = self._source, [stage for stage in self.stages.links.sources if stage not in full]
+        if source is None:
+            return None
+        if self._reads_ahead and any(map(self._lacks_prompts, sources)):
+            source.ask()
+        return source if source.pending else None
+
+    def _lacks_prompts(self, stage: int) -> bool:
+        """Whether fewer prompts are here than a stage dispatches."""
+        per_dispatch = self.loop.queues[self.stages.links.fed_by(stage)[0]].spec.dispatch
+        return self.prompts.undispatched(stage) + len(self.loop.again(stage)) < per_dispatch
 
     def is_lost(self, group: QueuedId) -> bool:
         """Whether a filter removed a group that has ended."""

@@ -28,6 +28,7 @@ class RunningStream:
     def __init__(self, plan: Plan, processes: Processes, runner: StepRunner) -> None:
         self.begun: Stream | StageStream | None = None
         self._plan, self._processes, self._runner = plan, processes, runner
+        self._source: LoaderThread | None = None  # of the last call
 
     @property
     def decisions(self) -> int:
@@ -35,6 +36,13 @@ class RunningStream:
         if self.begun is not None:
             return self.begun.order.decisions
         return 0 if decides(self._plan) else StageOrder(self._plan, self._runner.next_step).decisions
+
+    @property
+    def batches_read(self) -> int:
+        """The number of the loader's batches that the stream has taken, including those before a load."""
+        if self.begun is not None:
+            return (self._recovering or self.begun).batches_read
+        return 0 if decides(self._plan) else self._runner.next_step
 
     @property
     def queues(self) -> tuple[QueueState, ...]:
@@ -61,12 +69,29 @@ class RunningStream:
 
     def forget(self) -> None:
         """Forget the work in progress, which belongs to states that no longer exist."""
-        self.begun = None
+        self.begun = self._source = None
         if self._processes.recovery is not None:
             self._processes.recovery.streams.pop(self._plan.name, None)
 
+    def wait_for_loader(self) -> None:
+        """Have the stream hold the batch that its loader is reading; an error of the loader is left to the stream."""
+        source, stream = self._source, self._recovering or self.begun
+        if source is None or stream is None:
+            return
+        source.wait()
+        if not source.has_batch:
+            return
+        batch = source.next()
+        try:
+            stream.read_ahead(batch)
+        except BaseException as error:
+            source.give_back(batch)
+            if self._processes.broken or not isinstance(error, Exception):
+                raise  # else no step can take the batch, which the stream reports
+
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
         """Write the contents of the queues, as the stream does; None if it has none."""
+        self.wait_for_loader()
         if self.begun is None:
             return None
         if self._recovering is not None:
@@ -123,7 +148,7 @@ class RunningStream:
 
     def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
         stream = self.begun or self._begin()
-        source = LoaderThread(loader, timeout, lambda: str(stream.order))
+        source = self._source = LoaderThread(loader, timeout, lambda: str(stream.order), self._source)
         self._processes.loaders.append(source)
         results = (self._recovering or stream).results(source, decisions)
         try:

@@ -97,11 +97,11 @@ class StageStream:
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Dispatch, take and train as the queues decide, and yield the results of updates in order."""
-        first = self._begin(source)
+        first = self._begin(source.next)
         if self._loop is None or self._run is None:
             return
         run, loop = self._run, self._loop
-        prompts = {stage: run.prompts.prompts(stage, source, first) for stage in self._stages.links.sources}
+        prompts = run.read_from(source, first, ahead=log.expected is None)
         world: QueueWorld = run
         if log.expected is not None:  # which says when groups are seen to have ended
             ready = set[QueuedId]()
@@ -129,13 +129,13 @@ class StageStream:
                     (index, group) for index, group in world.unseen if group in loop.queues[index].groups
                 )
 
-    def _begin(self, source: BatchSource) -> list[Any]:
+    def _begin(self, first_batch: Callable[[], Any]) -> list[Any]:
         """Begin with the sizes of the plan or, if incomplete, with those of the first batch, and return that batch."""
         if self._run is not None:
             return []
         sizes, first = dict(self._plan.dims), list[Any]()
         if not all(are_known(queue, sizes) for queue in self._stages.queues):
-            batch = source.next()
+            batch = first_batch()
             if batch is END:
                 return []
             sizes, first = bind_sizes(self._plan, loaded_inputs(self._plan, batch)), [batch]
@@ -165,11 +165,16 @@ class StageStream:
         run = self._run = QueueRun(self._runner, self._of_stages, stages, loop, self.seconds)
         return run, loop
 
-    def read_ahead(self, source: BatchSource) -> None:
-        """Hold the source's next batch, of which no prompt is dispatched yet."""
-        first = self._begin(source)
+    @property
+    def batches_read(self) -> int:
+        """The number of the loader's batches that this stream has."""
+        return 0 if self._run is None else self._run.prompts.loaded
+
+    def read_ahead(self, batch: Any) -> None:
+        """Hold the loader's next batch, of which no prompt is dispatched yet; errors as for ``Running.step``."""
+        self._begin(lambda: batch)
         if self._run is not None:
-            self._run.prompts.load(first.pop() if first else source.next())
+            self._run.prompts.load(batch)
 
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
         """Save the contents of the queues, once they are complete; None if the stream has not begun.

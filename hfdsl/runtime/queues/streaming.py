@@ -18,6 +18,9 @@ The driver submits, and its processes run their calls in this order::
     stage 1 of step 1, waits for result   |                        update 1, export 2
     stage 0 of step 3                     load 2, generate 3       |
 
+A slow loader delays updates, although the queues have batches: stage 0 of step 2 comes before update 1, since its rows
+are to have version 1, and the loader is not asked for its batch before the queues have a place.
+
 Payloads go from the engine to the actor as in any step: a queue is the time between the submissions of two stages of
 one step, and it holds the payloads whose reader has not been submitted. The driver holds only handles and numbers.
 
@@ -31,7 +34,7 @@ random streams are derived from the number of the step. *No deadlock*: a stage i
 it, so everything that the earliest call waits for has been submitted. *Backpressure*: a stage is submitted only if its
 queues have places, and the result of an update is fetched before the next one is submitted. *Nothing is lost*: a step
 that has begun stays in the stream until its result has been yielded; if the caller stops, or the loader raises, the
-next ``stream`` continues with it. A checkpoint holds these steps too (``queue_files``).
+next ``stream`` continues with it, and with what the loader was asked for. A checkpoint holds all of this (``files``).
 
 All four disciplines make the same decisions here: engines finish the rows of a step as a whole and in order, so nothing
 is ever late. ``hfdsl simulate`` shows what they would do with groups that finish one by one.
@@ -302,11 +305,16 @@ class Stream:
                 yield self._finish(step)
         self._record(0)
 
-    def read_ahead(self, source: BatchSource) -> None:
-        """Begin a step with the source's next batch, without submitting any of its stages."""
-        number = max([*self.order.steps, *(number + 1 for number in self._in_flight)])
+    @property
+    def batches_read(self) -> int:
+        """The number of the loader's batches that this stream has; each begins a step."""
+        return max([*self.order.steps, *(number + 1 for number in self._in_flight)])
+
+    def read_ahead(self, batch: Any) -> None:
+        """Begin a step with the loader's next batch, without submitting any of its stages; errors as for a step."""
+        number = self.batches_read
         self._sync_first()
-        self._in_flight[number] = self._runner.begin(number, source.next())
+        self._in_flight[number] = self._runner.begin(number, batch)
 
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
         """Write the steps in progress; None if there are none.

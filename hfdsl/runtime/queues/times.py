@@ -16,14 +16,14 @@ arrive at 1 s are loaded after a quarter of the tokens of rank 0, and after half
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from hfdsl.graph.columns import origins
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.rows import runtime_queries
-from hfdsl.runtime.backend import PollingBackend
+from hfdsl.runtime.backend import PollingBackend, WakingBackend
 from hfdsl.runtime.queues.dispatched import Dispatched, Place
 from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loop import QueuedId
@@ -54,10 +54,11 @@ class QueueTime(Protocol):
         """Whether no update is in progress."""
         ...
 
-    def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
+    def ended(self, full: Collection[int], happened: Callable[[], bool] | None = None) -> Sequence[QueuedId] | None:
         """Wait until a group or an update ends, and return the groups; None if nothing is in progress.
 
-        Stages that are ``full`` cannot begin another dispatch before groups have left their queues.
+        Stages that are ``full`` cannot begin another dispatch before groups have left their queues. If the backend can
+        wake up for it, the wait also ends once something else has ``happened``.
         """
         ...
 
@@ -160,7 +161,7 @@ class VirtualTime:
         """Whether the last update has ended."""
         return not _unended(self._update)
 
-    def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
+    def ended(self, full: Collection[int], happened: Callable[[], bool] | None = None) -> Sequence[QueuedId] | None:
         """The groups that have ended now; if neither they nor an update have, go on to the next end of a call."""
         if not self._groups and self._clock.idle:
             return None
@@ -250,18 +251,25 @@ class ProcessTime:
         """Whether the calls of the last update have ended."""
         return self._results is None
 
-    def ended(self, full: Collection[int]) -> Sequence[QueuedId] | None:
+    def ended(self, full: Collection[int], happened: Callable[[], bool] | None = None) -> Sequence[QueuedId] | None:
         """The groups whose calls have all ended since the last call."""
         groups = self._resolved()
         if not groups:
             awaited = self._awaited(full)
             if not awaited and not self._calls_left and not self._unresolved and self._results is None:
                 return None
-            groups = self._end(self._backend.ended(awaited, self._open - awaited)) if awaited else []
+            groups = self._end(self._wait(awaited, happened)) if awaited else []
             groups += self._resolved()
         if self._results is not None and self._open.isdisjoint(self._results):
             self._results = None
         return sorted(groups)
+
+    def _wait(self, awaited: Collection[Any], happened: Callable[[], bool] | None) -> Sequence[Any]:
+        """The calls that have ended, once one of the awaited ones has, or something else has happened."""
+        others = self._open.difference(awaited)
+        if happened is not None and isinstance(self._backend, WakingBackend):
+            return self._backend.ended_or(awaited, others, happened)
+        return self._backend.ended(awaited, others)
 
     def submitted(self, step: StageRun) -> None:
         """Start waiting for new calls of a step."""

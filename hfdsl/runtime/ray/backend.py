@@ -39,6 +39,9 @@ from hfdsl.runtime.ray.relay_client import RemoteHandle
 from hfdsl.runtime.transports.serialization import deserialized, payload_class, serialized
 from hfdsl.single_controller.waiting import fetch
 
+EVENT_POLL_SECONDS = 0.02
+"""How often a wait for calls looks whether something else has happened."""
+
 
 class RayBackend(RayGroups):
     """Lowers a plan onto worker groups.
@@ -198,16 +201,25 @@ class RayBackend(RayGroups):
 
         A failure of others is seen within a second. Errors as for ``done``.
         """
+        return self._ended(awaited, others, FAILURE_POLL_SECONDS, lambda: False)
+
+    def ended_or(
+        self, awaited: Collection[Any], others: Collection[Any], happened: Callable[[], bool]
+    ) -> Sequence[Any]:
+        """As ``ended``, but return as well, perhaps without a call, soon after something else has ``happened``."""
+        return self._ended(awaited, others, EVENT_POLL_SECONDS, happened)
+
+    def _ended(
+        self, awaited: Collection[Any], others: Collection[Any], poll_seconds: float, happened: Callable[[], bool]
+    ) -> Sequence[Any]:
         running, ended = dict.fromkeys((*awaited, *others)), list[Any]()
         with self._calls.naming_losses():
             self._begin_deadline()
-            while not any(call in awaited for call in ended):
+            while not (any(call in awaited for call in ended) or happened()):
                 ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0, fetch_local=False)
                 if not any(call in awaited for call in ready):
                     seconds_left = self._calls.time_left()
-                    ready += ray.wait(
-                        list(awaited), timeout=min(seconds_left, FAILURE_POLL_SECONDS), fetch_local=False
-                    )[0]
+                    ready += ray.wait(list(awaited), timeout=min(seconds_left, poll_seconds), fetch_local=False)[0]
                     if not ready:
                         self._calls.check()
                         if not seconds_left:

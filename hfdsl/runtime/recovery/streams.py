@@ -16,15 +16,15 @@ Why it is right. *The same values*: what is dispatched and taken under which ver
 repeated from the journal (``LoggedWorld``), and values follow from that (``stage_stream``, ``streaming``). *A copy is
 whole*: what was in progress is a payload that a call submitted before the copy sends, or lies in a process that copies
 it with its states; processes run calls in the order of submission, so once the copies exist all of it does. *Nothing is
-lost*: batches that were read since the copy are in the journal, and are read again before the loader is asked. One
-that was read for a dispatch which the loss cut short may wait beyond the next result; a file has it, too
-(``hand_over``).
+lost*: batches that were read since the copy are in the journal, by number, and are read again before the loader is
+asked. One that was read for a dispatch which the loss cut short may wait beyond the next result; a file has it, too
+(``hand_over``). *None is read twice*: a stream counts the batches that it has, and the next one that it reads has that
+number, whatever else the journal contains, such as one that a file already has.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -46,24 +46,49 @@ class LoaderRaisedError(BaseException):
 
 @dataclass(slots=True)
 class StreamEntry:
-    """The batches read and the decisions made for one result."""
+    """The batches read, by number, and the decisions made for one result."""
 
-    batches: list[Any] = field(default_factory=list)
+    batches: dict[int, Any] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class JournaledSource:
-    """A loader whose batches are kept until their result is committed; batches to read ``again`` come first."""
+    """A loader whose batches are kept until their result is committed; batches to read ``again`` come first.
+
+    ``count`` gives the number of batches that the stream has.
+    """
 
     entry: StreamEntry
-    again: deque[Any] = field(default_factory=deque)
+    count: Callable[[], int]
+    again: dict[int, Any] = field(default_factory=dict)
     source: BatchSource | None = None
+
+    def ask(self) -> None:
+        """Have the loader read the next batch, unless it is to be read again."""
+        if self.source is not None and self.count() not in self.again:
+            self.source.ask()
+
+    def forget_read(self) -> None:
+        """Forget the batches to read again that the stream has."""
+        number = self.count()
+        self.again = {later: batch for later, batch in self.again.items() if later >= number}
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next batch was asked for and has not come."""
+        return self.source is not None and self.count() not in self.again and self.source.pending
+
+    def wait(self) -> None:
+        """Wait for the batch that was asked for."""
+        if self.source is not None:
+            self.source.wait()
 
     def next(self) -> Any:
         """The next batch; ``END`` at the end of a journal that is being repeated."""
-        if self.again:
-            return self.again.popleft()
+        number = self.count()
+        if number in self.again:
+            return self.again[number]
         if self.source is None:
             return END
         try:
@@ -71,7 +96,7 @@ class JournaledSource:
         except BaseException as error:
             raise LoaderRaisedError(error) from error
         if batch is not END:
-            self.entry.batches.append(batch)
+            self.entry.batches[number] = batch
         return batch
 
 
@@ -81,7 +106,7 @@ class RecoveringStream:
     def __init__(self, stream: Stream | StageStream, runner: StepRunner, recovery: Recovery) -> None:
         self._stream, self._runner, self._recovery = stream, runner, recovery
         self._entry = StreamEntry()
-        self._batches = JournaledSource(self._entry)
+        self._batches = JournaledSource(self._entry, lambda: stream.batches_read)
         self._log: DecisionLog | None = None
         self._live: Generator[Any] | None = None
         self._early: list[Any] = []  # the result to which the decisions since the last one led, when repeated
@@ -103,9 +128,10 @@ class RecoveringStream:
                     raise raised.error from None
                 if result is END:
                     return
-                journal = StreamEntry(list(self._entry.batches), list(self._entry.decisions))
+                journal = StreamEntry(dict(self._entry.batches), list(self._entry.decisions))
                 self._entry.batches.clear()
                 self._entry.decisions.clear()
+                self._batches.forget_read()
                 self._recovery.committed(self._runner.plan.name, self._repeat, journal)
                 yield result
         finally:
@@ -127,16 +153,31 @@ class RecoveringStream:
         if live is not None:
             live.close()
 
+    @property
+    def batches_read(self) -> int:
+        """The number of the loader's batches that the stream has, or is to read again."""
+        number = self._stream.batches_read
+        while number in self._batches.again:
+            number += 1
+        return number
+
     def hand_over(self) -> None:
         """Have the stream hold the batches that are to be read again, for a file; the loader does not have them."""
-        while self._batches.again:
-            self._stream.read_ahead(self._batches)
+        while (number := self._stream.batches_read) in self._batches.again:
+            self._stream.read_ahead(self._batches.again[number])
+
+    def read_ahead(self, batch: Any) -> None:
+        """Hold the loader's next batch, as the stream does."""
+        self.hand_over()
+        number = self._stream.batches_read
+        self._stream.read_ahead(batch)
+        self._entry.batches[number] = batch
 
     # -- what a recovery sees ------------------------------------------------------------------------------------------
 
     def copy(self) -> Callable[[Any], None]:
         """Remember the steps in progress; return the function that goes back to them."""
-        go_back, again = self._stream.copy(self._runner.backend), list(self._batches.again)
+        go_back, again = self._stream.copy(self._runner.backend), dict(self._batches.again)
 
         def restore(states: Any) -> None:
             self._begin_again(lambda: go_back(states), again)
@@ -145,7 +186,7 @@ class RecoveringStream:
 
     def reset(self) -> None:
         """Go back to a time without steps in progress."""
-        self._begin_again(self._stream.reset, ())
+        self._begin_again(self._stream.reset, {})
 
     def load(self, load: Callable[[], None]) -> None:
         """Go back to the contents of a file."""
@@ -154,12 +195,12 @@ class RecoveringStream:
             self._stream.reset()
             load()
 
-        self._begin_again(restore, ())
+        self._begin_again(restore, {})
 
-    def _begin_again(self, restore: Callable[[], None], again: Sequence[Any]) -> None:
+    def _begin_again(self, restore: Callable[[], None], again: Mapping[int, Any]) -> None:
         self._leave()
         self._early.clear()
-        self._batches.again = deque(again)
+        self._batches.again = dict(again)
         self._runner.recovered()
         with self._runner.breaking(self._runner.next_step):
             restore()
@@ -174,7 +215,7 @@ class RecoveringStream:
 
     def _repeated(self, journal: StreamEntry) -> list[Any]:
         source, self._batches.source = self._batches.source, None
-        self._batches.again += journal.batches
+        self._batches.again |= journal.batches
         results = self._stream.results(self._batches, DecisionLog.repeating(journal.decisions))
         try:
             with self._runner.breaking(self._runner.next_step):
