@@ -288,13 +288,19 @@ class _Loop:
             values = {**record.values, **(self._evaluated(step) if evaluates else {})}
             self._write(replace(record, values=values))
             if step % config.checkpoints.every == 0 or step == last or stop.requested:
-                self.checkpoint_writer.write(position)
+                self.checkpoint_writer.write(self._settled(position))
             if stop.requested and step < last:
                 return Ended(step, stopped=True)
             if step == last and not evaluates:  # after the checkpoint: a longer run would not evaluate here
                 self.checkpoint_writer.poll(math.inf)  # if processes are lost from here on, it may not be written
                 self._write(Record(step, self._evaluated(step)))
         return Ended(position.step, stopped=False)
+
+    def _settled(self, position: RunPosition) -> RunPosition:
+        """The position of a checkpoint: the batches of a stream may have gone on since its result."""
+        if isinstance(self.stepping, Streamed):
+            return replace(position, cursor=self.stepping.settled())
+        return position
 
     def _step(self, position: RunPosition) -> tuple[RunPosition, Record]:
         start = perf_counter()

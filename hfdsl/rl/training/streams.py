@@ -7,7 +7,8 @@ An example with a queue of lag 1 and a checkpoint after every second step::
     2                  3                              batch 3, generated; the place in the data after it
     3                  4
 
-A run that resumes from the checkpoint takes batch 4 next: batch 3 comes from the queue.
+A run that resumes from the checkpoint takes batch 4 next: batch 3 comes from the queue. If the feed was preparing batch
+4 when step 2 ended, the checkpoint waits for it and holds it, too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Streamed:
     running: Running
     log: Path
     timeout: float
-    _cursor: Cursor | None = None
+    _cursors: dict[int, Cursor] = field(default_factory=dict)
+    """The cursors after batches, by how many the run has read then; a thread of the stream takes batches."""
+
     _results: Iterator[Any] | None = field(default=None, repr=False)
 
     @property
@@ -51,17 +54,32 @@ class Streamed:
         Errors as for ``Feed.take``, ``Running.stream`` and ``values_of``.
         """
         if self._results is None:
-            self._cursor = cursor
+            self._cursors[self.running.batches_read] = cursor
             with writing(self.log):
                 keep_lines(self.log, self.running.decisions)
-            self._results = self.running.stream(self._batches(), timeout=self.timeout, log=self.log)
+            batches = self._batches(self.running.batches_read, cursor)
+            self._results = self.running.stream(batches, timeout=self.timeout, log=self.log)
         result = next(self._results)
         values = values_of(self.running.plan, result, step)
-        return StepResult(self._cursor or cursor, values, self.running.timings)
+        return StepResult(self._cursor(), values, self.running.timings)
 
-    def _batches(self) -> Iterator[Any]:
-        while self._cursor is not None:
-            batch, self._cursor = self.feed.take(self._cursor)
+    def settled(self) -> Cursor:
+        """The cursor of a checkpoint: after the batch, too, that is being prepared."""
+        self.running.wait_for_loader()
+        return self._cursor()
+
+    def _cursor(self) -> Cursor:
+        """The cursor after all batches that the run has read."""
+        count = self.running.batches_read
+        for earlier in [number for number in list(self._cursors) if number < count]:
+            del self._cursors[earlier]
+        return self._cursors[count]
+
+    def _batches(self, count: int, cursor: Cursor) -> Iterator[Any]:
+        while True:
+            batch, cursor = self.feed.take(cursor)
+            count += 1
+            self._cursors[count] = cursor
             yield batch
 
 

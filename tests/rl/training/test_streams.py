@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 
 from hfdsl.check.report import CheckError
 from hfdsl.errors import CheckpointError, DeadlineError, HfWarning
+from hfdsl.rl.training import streams
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import Ended, train
 from hfdsl.rl.training.metrics import Record
@@ -64,6 +68,46 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(data: Path, tmp_path: Pat
     train(configured(data, tmp_path, f"steps={stop}"))
     assert train(configured(data, tmp_path), resume=True) == Ended(7, stopped=False)
     same_ending(tmp_path, straight, stop)
+
+
+class Counting:
+    """A feed whose cursors count its batches."""
+
+    def take(self, cursor: int) -> tuple[int, int]:
+        return cursor, cursor + 1
+
+
+class ReadingRun:
+    """A run whose loader has yielded a batch more than the run has at each result."""
+
+    plan, decisions, timings = None, 0, dict[str, float]()
+
+    def __init__(self, batches_read: int) -> None:
+        self.batches_read = batches_read
+        self.yielded = list[int]()
+
+    def stream(self, loader: Iterator[int], **_: Any) -> Iterator[Any]:
+        self.yielded += islice(loader, 3)
+        self.batches_read += 2
+        yield None
+        self.yielded.append(next(loader))
+        self.batches_read += 1
+        yield None
+
+    def wait_for_loader(self) -> None:
+        self.batches_read += 1
+
+
+def test_a_cursor_is_behind_the_batches_that_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not behind one that the feed prepares, unless a checkpoint has waited for it."""
+    monkeypatch.setattr(streams, "values_of", lambda *_: {})
+    running = ReadingRun(batches_read=20)
+    streamed: Any = streams.Streamed
+    stepping = streamed(Counting(), running, tmp_path / "log", 60.0)
+    assert stepping.step(100, 1, nullcontext).cursor == 102
+    assert stepping.step(100, 2, nullcontext).cursor == 103
+    assert stepping.settled() == 104
+    assert running.yielded == [100, 101, 102, 103]
 
 
 def test_a_run_that_was_killed_repeats_the_steps_since_its_checkpoint(
