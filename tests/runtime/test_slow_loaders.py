@@ -232,6 +232,29 @@ def test_a_journal_comes_before_the_loader() -> None:
 # -- loaders that end, raise or hang
 
 
+class ArrivesNext(LoaderThread):
+    """Delivers each batch right after the driver has seen that it has not come."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the batch had not come at the look."""
+        if pending := super().pending:
+            self.wait()
+        return pending
+
+
+@pytest.mark.parametrize("late", ["drop", "refill", "mask"])
+def test_a_batch_that_comes_between_two_looks_at_the_loader_stops_no_run(late: Late) -> None:
+    """With nothing else in progress."""
+    case = replace(SLOW, late=late)
+
+    def launch(plan: Any, seed: int, **_: Any) -> WakingLosingBackend:
+        return WakingLosingBackend(plan, seed, Losses({}))
+
+    with mock.patch.object(running_stream, "LoaderThread", ArrivesNext), case.launched(launch) as running:
+        assert len(list(running.stream(case.loader()))) == case.steps
+
+
 HANGING = replace(SLOW, reading=(0, 0, 0, math.inf))  # type: ignore[arg-type]  # its fourth batch never comes
 
 

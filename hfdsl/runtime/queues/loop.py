@@ -149,6 +149,8 @@ class QueueLoop:
                 continue
             groups = world.ended()
             if groups is None:
+                if any(reader.pending for reader in readers.values()):
+                    continue  # the loader has delivered between the two looks at it
                 if any(reader.exhausted for reader in readers.values()) or (log is not None and not log):
                     return
                 raise stalled(self.queues)
@@ -176,6 +178,8 @@ class QueueLoop:
 
     def _begin(self, world: QueueWorld, readers: Mapping[int, PromptReader]) -> list[Decision]:
         """Begin the first step that may begin; return no decisions if none may."""
+        for reader in readers.values():
+            reader.pending = False
         for stage, reader in readers.items():
             if self.has_places(stage) and world.accepts(stage):
                 if prompts := reader.next(self._fed(stage).spec.dispatch, self.again(stage)):
