@@ -248,6 +248,9 @@ def test_a_layout_of_parameters_that_a_model_has(layout: Layout, mesh: hf.Mesh, 
         (Slices(0, units=2), Slices(0, units=2, shared=True), (2, 4), False),
         (Slices(0, units=2), Slices(0, units=8), (2, 4), False),  # heads in groups: it says what it may cut
         (Slices(0, units=2), Replicas().then(Shards("tp")), (2, 4), False),  # gathered before it computes
+        (Slices(0, units=2), Slices(0, axis=("tp",)), (2, 4), True),
+        (Slices(0, units=2), Slices(0, axis="rank"), (2, 4), False),  # gathered, too
+        (Slices(0, units=2), Slices(0, axis=("tp", "dp")), (2, 4), False),
         (Slices(0, units=2), Slices(0, padding=4), (2, 4), False),
     ],
     ids=str,

@@ -21,6 +21,7 @@ class has the method that states them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from hfdsl.check.constructor_types import parameters as constructor_parameters
 from hfdsl.check.context import Context
@@ -46,6 +47,9 @@ from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.protocols.tilings import tiles
 from hfdsl.types.batches import nearest
 from hfdsl.types.numbers import divisors
+
+TENSOR_AXES: Final = frozenset({"tp", "gen_tp"})
+"""The axes whose ranks compute with the slices that they hold."""
 
 
 def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
@@ -305,6 +309,8 @@ def _cut_heads(sync: WeightSync, parameters: Sequence[Parameter], source: Layout
             for cut in other_layout.cuts(parameter, cutting.placement.mesh):
                 if not isinstance(cut, Slices) or cut.units is not None or cut.dim not in heads or cut.padding > 1:
                     continue
+                if not TENSOR_AXES.issuperset(cut.axes):
+                    continue  # it stores a slice, and computes with all of them
                 width = _head_width(heads[cut.dim], parameter)
                 share = parameter.shape[cut.dim] // cut.parts(cutting.placement.mesh)
                 if not cut.blocks and width and share % width:
