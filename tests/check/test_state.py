@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, Execute, register
+from tests.check.fixtures import hf709_twice as twice
 
 
 class B(hf.Dim): ...
@@ -401,3 +402,15 @@ def test_a_mixture_is_as_old_as_what_it_is_made_of() -> None:
     [finding] = late.check().findings
     assert finding.message == "'engine.generate' reads 'policy' 1 step old: it must be up to date"
     assert finding.related[1].text == "'second.update' changes it"
+
+
+def test_of_two_methods_that_load_a_state_a_call_by_name_is_meant() -> None:
+    """A sync calls the last of them, which may be the wrong one."""
+
+    @hf.dataflow
+    def named(prompts: twice.Prompts, trainer: twice.Trainer, engine: twice.Engine) -> None:
+        trainer.update(engine.generate(prompts))
+        engine.load_embeddings(trainer.weights())
+
+    assert named.check(None, dims={twice.B: 8}).codes == ()
+    assert twice.program.check(None, dims={twice.B: 8}).codes == ("HF709",)

@@ -16,7 +16,7 @@ a state, a sync calls one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -34,6 +34,13 @@ def states_are_declared(context: Context) -> Iterator[Finding]:
     for node in context.program.graph.calls:
         if isinstance(node.op, RoleCall):
             called.setdefault(context.program.graph.roles[node.op.role], []).append((node, node.op))
+    nodes = context.program.graph.nodes
+    synced = {
+        number
+        for sync in context.program.syncs
+        for number in (sync.export, sync.load)
+        if nodes[sync.export].span == nodes[sync.load].span  # one call of hf.sync makes both
+    }
     for role, calls in called.items():
         node, dropped = calls[0][0], list(_dropped(role))
         for method, effect, base in dropped:
@@ -48,14 +55,15 @@ def states_are_declared(context: Context) -> Iterator[Finding]:
                 ),
                 notes=(f'declare @hf.{effect.kind}("{effect.state}") on it too: an override inherits no effects',),
             )
-        yield from _ambiguous(role, calls)
+        yield from _ambiguous(role, calls, synced)
         if not dropped:
             yield from _unconnected(role, calls)
 
 
-def _ambiguous(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator[Finding]:
+def _ambiguous(role: type, calls: Sequence[tuple[Node, RoleCall]], by_sync: Collection[int]) -> Iterator[Finding]:
     """A method that hands on or loads a state beside another one, which is the one that a sync calls."""
-    called = {op.signature.name: node for node, op in reversed(calls)}
+    called = {op.signature.name for _, op in calls}
+    synced_at = {op.signature.name: node for node, op in reversed(calls) if node.id in by_sync}
     for kind in ("exports", "loads"):
         for state, synced in methods_with(role, kind).items():
             others = [
@@ -64,7 +72,7 @@ def _ambiguous(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator[F
                 if name != synced
                 and any((effect.kind, effect.state) == (kind, state) for effect in effects_of(getattr(role, name)))
             ]
-            if synced in called and others and called.keys().isdisjoint(others):
+            if synced in synced_at and others and called.isdisjoint(others):
                 yield Finding(
                     "HF709",
                     f"'{role.__name__}.{others[0]}' and '{synced}' both {kind[:-1]} '{state}', and hf.sync calls "
@@ -72,7 +80,7 @@ def _ambiguous(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator[F
                     Label(definition_span(getattr(role, others[0])), f"{kind} '{state}'"),
                     (
                         Label(definition_span(getattr(role, synced)), f"{kind} '{state}'"),
-                        Label(called[synced].span, "called here"),
+                        Label(synced_at[synced].span, "called here"),
                     ),
                     notes=(f"leave @hf.{kind} to the method that a sync is to call",),
                 )
