@@ -38,7 +38,8 @@ def test_what_was_sent_turns_the_old_words_into_the_new_ones(data: st.DataObject
     last = draw.integers(-(2**15), 2**15, size, dtype=np.int16)
     now = np.where(draw.random(size) < data.draw(st.sampled_from([0.0, 0.01, 0.2, 0.3, 1.0])), ~last, last)
     content = torch.from_numpy(last.view(np.uint8).copy())
-    with mock.patch.object(deltas, "BLOCK", block):
+    window = max(block, data.draw(st.sampled_from([64, 2**21])))
+    with mock.patch.multiple(deltas, BLOCK=block, WINDOW=window):
         count, sent = deltas.changes(torch.from_numpy(now.view(np.uint8)), content)
         changed = int((now != last).sum())
         if (now != last).reshape(-1, 4).any(1).mean() > 0.5:

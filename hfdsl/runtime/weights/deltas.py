@@ -11,8 +11,7 @@ A worked example. A trainer has sent a message of ten words of 16 bits, and has 
 
 A word takes 4 bytes: its place within a block of 65,536 words, and its new value. With the number of changed words of
 each block, 2 % of changed words are 4 % of the bytes. Changes are found in eight bytes at a time, and then in the words
-of those; if more than half of them have any, all words are sent. That bounds the memory in which changes are found, and
-is 16 % of the words if these are spread evenly.
+of those; if more than half of them have any, all words are sent. That is 16 % of the words if these are spread evenly.
 
 Why it is right. *The bits are those of all words*: an engine has the words that have not changed, since its digest is
 that of the trainer's copy. Neither side has to know which version the other one has. An engine that was restarted, has
@@ -46,6 +45,9 @@ BLOCK: Final = 2**16
 TOGETHER: Final = 4
 """The words that are compared at once."""
 
+WINDOW: Final = 2**21
+"""The words whose changes are found at once, which takes up to eight times their memory; a multiple of a block."""
+
 ALL_WORDS: Final = -1
 """Instead of the number of changed words: the message has all of its words."""
 
@@ -65,12 +67,21 @@ def changes(now: torch.Tensor, last: torch.Tensor) -> tuple[int, torch.Tensor]:
     words, differs = _words(now), now.view(torch.int64) != last.view(torch.int64)
     if 2 * int(differs.count_nonzero()) > len(differs):
         return ALL_WORDS, now
+    windows = zip(words.split(WINDOW), _words(last).split(WINDOW), differs.split(WINDOW // TOGETHER), strict=True)
+    in_blocks, places, values = zip(*(_changes_of(*window) for window in windows), strict=True)
+    sent = torch.cat([part.view(torch.uint8) for part in (*in_blocks, *places, *values)])
+    return sum(map(len, places)), sent
+
+
+def _changes_of(
+    words: torch.Tensor, last: torch.Tensor, differs: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The changed words of a window: their numbers by block, their places in these, and their values."""
     groups = differs.nonzero()
-    changed = words.view(-1, TOGETHER)[groups[:, 0]] != _words(last).view(-1, TOGETHER)[groups[:, 0]]
-    places = (groups * TOGETHER + torch.arange(TOGETHER, device=now.device))[changed]
+    changed = words.view(-1, TOGETHER)[groups[:, 0]] != last.view(-1, TOGETHER)[groups[:, 0]]
+    places = (groups * TOGETHER + torch.arange(TOGETHER, device=words.device))[changed]
     in_blocks = torch.bincount(places // BLOCK, minlength=_blocks(len(words))).to(torch.int32)
-    parts = (in_blocks, (places % BLOCK).to(torch.int16), words[places])
-    return len(places), torch.cat([part.view(torch.uint8) for part in parts])
+    return in_blocks, (places % BLOCK).to(torch.int16), words[places]
 
 
 def sent_bytes(count: int, size: int) -> int:
