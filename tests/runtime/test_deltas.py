@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
@@ -19,7 +19,6 @@ from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas
 from hfdsl.runtime.weights import deltas
-from tests.protocols.layout_cases import composed, cut_lists, meshes, parameters
 from tests.runtime import resharding_programs as p
 from tests.runtime import test_exchange as exchanges
 
@@ -66,24 +65,17 @@ def changed(rank: Mapping[str, torch.Tensor], draw: np.random.Generator, share: 
 @given(st.data())
 def test_every_rank_has_all_elements_after_every_sync(data: st.DataObject) -> None:
     """Whatever happened to either side in between: a restart, a checkpoint, or a copy that is lost."""
-    first = data.draw(parameters())
-    weights = [Parameter(f"weight{i}", first.shape, first.dtype) for i in range(data.draw(st.integers(1, 3)))]
-    mesh, other_mesh = data.draw(meshes(most=4)), data.draw(meshes(most=4))
-    source, target = data.draw(cut_lists(first, mesh)), data.draw(cut_lists(first, other_mesh))
-    full, draw = exchanges.whole(weights), np.random.default_rng(data.draw(st.integers(0, 99)))
-    held, needed = exchanges.sides(full, source, mesh), exchanges.sides(full, target, other_mesh)
-    assume(all(exchanges.elements(side) == exchanges.elements([full]) for side in (held, needed)))
-    most = data.draw(st.integers(8, 200))
-    schedule = compile_schedule(weights, composed(source), mesh, composed(target), other_mesh, bucket_bytes=most)
-    sync = replace(exchanges.scheduled(schedule, composed(source), composed(target)), deltas=True)
-    got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
+    drawn = data.draw(exchanges.drawn_syncs())
+    sync, full = replace(drawn.sync, deltas=True), drawn.full
+    draw = np.random.default_rng(data.draw(st.integers(0, 99)))
+    got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in drawn.needed(full)]
     for _ in range(data.draw(st.integers(1, 4))):
         full = changed(full, draw, data.draw(st.sampled_from([0.0, 0.05, 0.5])))
         event = data.draw(st.sampled_from(["none", "restart", "element", "lost copy", "older copy"]))
         disturb(event, got, sync, draw)
-        _, errors = exchanges.exchanged(sync, exchanges.sides(full, source, mesh), got)
+        _, errors = exchanges.exchanged(sync, drawn.held(full), got)
         assert errors == []
-        for rank, expected in enumerate(exchanges.sides(full, target, other_mesh)):
+        for rank, expected in enumerate(drawn.needed(full)):
             assert all(torch.equal(got[rank][name], part) for name, part in expected.items())
 
 

@@ -231,18 +231,41 @@ def scheduled(schedule: Schedule, source: Layout, target: Layout, *, broadcast: 
     )
 
 
+@dataclass(frozen=True)
+class DrawnSync:
+    """A sync of some whole weights between two meshes, each of which cuts them in its own way."""
+
+    sync: ScheduledSync
+    full: dict[str, torch.Tensor]
+    cuts: tuple[list[Cut], list[Cut]]
+
+    def held(self, full: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+        """What each rank of the source has of whole weights."""
+        return sides(full, self.cuts[0], self.sync.schedule.source_mesh)
+
+    def needed(self, full: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+        """What each rank of the target has of them."""
+        return sides(full, self.cuts[1], self.sync.schedule.target_mesh)
+
+
+@st.composite
+def drawn_syncs(draw: st.DrawFn) -> DrawnSync:
+    first = draw(parameters())
+    weights = [Parameter(f"weight{i}", first.shape, first.dtype) for i in range(draw(st.integers(1, 3)))]
+    mesh, other_mesh = draw(meshes(most=4)), draw(meshes(most=4))
+    source, target = draw(cut_lists(first, mesh)), draw(cut_lists(first, other_mesh))
+    full = whole(weights)
+    assume(all(elements(sides(full, *side)) == elements([full]) for side in ((source, mesh), (target, other_mesh))))
+    layouts, most = (composed(source), composed(target)), draw(st.integers(8, 200))
+    schedule = compile_schedule(weights, layouts[0], mesh, layouts[1], other_mesh, bucket_bytes=most)
+    return DrawnSync(scheduled(schedule, *layouts), full, (source, target))
+
+
 @given(st.data())
 def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject) -> None:
-    first = data.draw(parameters())
-    weights = [Parameter(f"weight{i}", first.shape, first.dtype) for i in range(data.draw(st.integers(1, 3)))]
-    mesh, other_mesh = data.draw(meshes(most=4)), data.draw(meshes(most=4))
-    source, target = data.draw(cut_lists(first, mesh)), data.draw(cut_lists(first, other_mesh))
-    full = whole(weights)
-    held, needed = sides(full, source, mesh), sides(full, target, other_mesh)
-    assume(all(elements(side) == elements([full]) for side in (held, needed)))
-    most, direct = data.draw(st.integers(8, 200)), data.draw(st.sampled_from([1, 16, 2**20]))
-    schedule = compile_schedule(weights, composed(source), mesh, composed(target), other_mesh, bucket_bytes=most)
-    sync = scheduled(schedule, composed(source), composed(target))
+    drawn = data.draw(drawn_syncs())
+    sync, schedule, direct = drawn.sync, drawn.sync.schedule, data.draw(st.sampled_from([1, 16, 2**20]))
+    held, needed = drawn.held(drawn.full), drawn.needed(drawn.full)
     got = [{name: torch.full_like(part, -1) for name, part in rank.items()} for rank in needed]
     with mock.patch.multiple(buckets, BROADCAST_BYTES=direct, SEND_BYTES=direct):
         links, errors = exchanged(sync, held, got)

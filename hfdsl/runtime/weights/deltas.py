@@ -27,16 +27,15 @@ goes to several readers is in it once. If the exchange fails there is none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from hfdsl.plan.resharding import WeightMessage
-from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box
 from hfdsl.runtime.digests import HeldPart, digests
-from hfdsl.runtime.weights import operations
 from hfdsl.runtime.weights.messages import BufferedMessage, HeldParts, MessageTurns, pack, with_all_parts
+from hfdsl.runtime.weights.operations import ExchangeGroup
 from hfdsl.runtime.weights.resharding import LocalWeights
 
 BLOCK: Final = 2**16
@@ -153,11 +152,11 @@ class SentParts:
                 held.copy_into(self._parts[key], transfer.parameter, transfer.box)
 
 
-def send_changes(sync: ScheduledSync, turns: MessageTurns, held: LocalWeights, communicator: Any, device: str) -> None:
+def send_changes(group: ExchangeGroup, turns: MessageTurns, held: LocalWeights, device: str) -> None:
     """Take part in an exchange as a source that sends these messages."""
-    sent = [message for turn in turns for message in turn]
-    last: SentParts = sync.kept.pop(("sent", held.rank), None) or SentParts()
-    known = _known_digests(sync, sent, communicator, device)
+    kept, sent = group.sync.kept, [message for turn in turns for message in turn]
+    last: SentParts = kept.pop(("sent", held.rank), None) or SentParts()
+    known = _known_digests(group, sent, device)
     for number, message in enumerate(sent):
         content, now = with_all_parts(message, number, device)
         pack(now, held)
@@ -166,24 +165,20 @@ def send_changes(sync: ScheduledSync, turns: MessageTurns, held: LocalWeights, c
         if last.pack(then) and {digest(content_then)} == known[number]:
             count, parts = changes(content, content_then)
         for flat in (torch.tensor([count], device=device), parts):
-            if sync.broadcast:
-                operations.broadcast(communicator, flat).wait()
-            else:
-                operations.send(communicator, len(sync.senders) + message.target, flat).wait()
+            group.send(message, flat).wait()
     last.keep(sent, held)
-    sync.kept["sent", held.rank] = last
+    kept["sent", held.rank] = last
 
 
-def _known_digests(
-    sync: ScheduledSync, sent: Sequence[WeightMessage], communicator: Any, device: str
-) -> Mapping[int, set[int]]:
+def _known_digests(group: ExchangeGroup, sent: Sequence[WeightMessage], device: str) -> Mapping[int, set[int]]:
     """The digests of each message that its readers have."""
+    sync = group.sync
     targets = range(sync.schedule.target_mesh.world_size) if sync.broadcast else {message.target for message in sent}
     known: dict[int, set[int]] = {number: set() for number in range(len(sent))}
     for target in sorted(targets):
         numbers = [number for number, message in enumerate(sent) if sync.broadcast or message.target == target]
         values = torch.empty(len(numbers), dtype=torch.int64, device=device)
-        operations.receive(communicator, len(sync.senders) + target, values).wait()
+        group.receive_from_target(target, values).wait()
         for number, value in zip(numbers, values.tolist(), strict=True):
             known[number].add(value)
     return known
@@ -193,36 +188,24 @@ def _known_digests(
 
 
 def receive_changes(
-    sync: ScheduledSync,
-    rank: int,
-    communicator: Any,
-    device: str,
-    held: HeldParts | None,
-    write: Callable[[BufferedMessage], None],
+    group: ExchangeGroup, rank: int, device: str, held: HeldParts | None, write: Callable[[BufferedMessage], None]
 ) -> None:
     """Take part in an exchange as a target rank; if it does not say what it has ``held``, all words arrive."""
-    expected = [message for turn in sync.schedule.messages_to(rank) for message in turn]
+    expected = [message for turn in group.sync.schedule.messages_to(rank) for message in turn]
     values = [digest(_content(message, number, held, device)[0]) for number, message in enumerate(expected)]
     for source in sorted({message.source for message in expected}):
         own = [value for value, message in zip(values, expected, strict=True) if message.source == source]
-        operations.send(communicator, sync.senders.index(source), torch.tensor(own, device=device)).wait()
+        group.send_to_source(source, torch.tensor(own, device=device)).wait()
     for number, message in enumerate(expected):
         content, buffered = _content(message, number, held, device)
-        source = sync.senders.index(message.source)
-
-        def receive(flat: torch.Tensor, source: int = source) -> torch.Tensor:
-            if sync.broadcast:
-                operations.broadcast(communicator, flat).wait()
-            else:
-                operations.receive(communicator, source, flat).wait()
-            return flat
-
-        count = int(receive(torch.empty(1, dtype=torch.int64, device=device)))
-        if count == ALL_WORDS:
-            receive(content)
+        count = torch.empty(1, dtype=torch.int64, device=device)
+        group.receive(message, count).wait()
+        if int(count) == ALL_WORDS:
+            group.receive(message, content).wait()
         else:
-            size = sent_bytes(count, len(content))
-            apply(count, receive(torch.empty(size, dtype=torch.uint8, device=device)), content)
+            sent = torch.empty(sent_bytes(int(count), len(content)), dtype=torch.uint8, device=device)
+            group.receive(message, sent).wait()
+            apply(int(count), sent, content)
         write(buffered)
 
 

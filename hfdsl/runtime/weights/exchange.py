@@ -57,7 +57,7 @@ from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.digests import DigestLayouts, DigestValues
 from hfdsl.runtime.rank.torch_internals import begin_together
-from hfdsl.runtime.weights import deltas, operations
+from hfdsl.runtime.weights import deltas
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.messages import (
     AHEAD,
@@ -70,6 +70,7 @@ from hfdsl.runtime.weights.messages import (
     pack,
     take_buffers,
 )
+from hfdsl.runtime.weights.operations import ExchangeGroup, wait
 from hfdsl.runtime.weights.resharding import (
     LocalWeights,
     Parts,
@@ -144,26 +145,21 @@ def send_all(exchanges: Mapping[tuple[int, ...], Sequence[Exported]]) -> None:
 def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
     """Send a source's part to all readers of a sync, whose ranks follow the senders' in a group."""
     held, sync = exports[0].held, exports[0].sync
-    turns = _sent(sync, held.rank)
+    turns, group = _sent(sync, held.rank), ExchangeGroup(sync, communicator)
     if sync.deltas:
-        deltas.send_changes(sync, turns, held, communicator, device)
+        deltas.send_changes(group, turns, held, device)
         return
     views = kept_views(sync, "exports", held, turns)
     buffers = take_buffers(sync, "exports", held.rank, turns, device, views)
     leaving: deque[Sequence[Any]] = deque()
     for (message,) in buffers.turns:
         if len(leaving) == AHEAD:
-            operations.wait(leaving.popleft())
+            wait(leaving.popleft())
         views.pack(message, held)
-        reader = len(sync.senders) + message.message.target
-        begin = (
-            partial(operations.broadcast, communicator)
-            if sync.broadcast
-            else partial(operations.send, communicator, reader)
-        )
+        begin = partial(group.send, message.message)
         leaving.append(begin_together(communicator, begin, message.operations(HeldParts(views, held))))
     for works in leaving:
-        operations.wait(works)
+        wait(works)
     give_buffers(sync, "exports", held.rank, buffers, device)
 
 
@@ -258,8 +254,9 @@ def receive(
     sync: ScheduledSync, rank: int, communicator: Any, device: str, held: HeldParts | None, write: Write
 ) -> None:
     """Take part in the exchange as a target rank that receives from all its senders."""
+    group = ExchangeGroup(sync, communicator)
     if sync.deltas:
-        deltas.receive_changes(sync, rank, communicator, device, held, write)
+        deltas.receive_changes(group, rank, device, held, write)
         return
     views = None if held is None else held.views
     buffers = take_buffers(sync, "loads", rank, sync.schedule.messages_to(rank), device, views)
@@ -268,12 +265,7 @@ def receive(
     def expect(turn: int) -> None:
         works = []
         for message in buffers.turns[turn]:
-            source = sync.senders.index(message.message.source)
-            begin = (
-                partial(operations.broadcast, communicator)
-                if sync.broadcast
-                else partial(operations.receive, communicator, source)
-            )
+            begin = partial(group.receive, message.message)
             works.append((begin_together(communicator, begin, message.operations(held)), message))
         expected.append(works)
 
@@ -281,7 +273,7 @@ def receive(
         expect(turn)
     for turn in range(len(buffers.turns)):
         for works, message in expected.popleft():
-            operations.wait(works)
+            wait(works)
             write(message)
         if turn + AHEAD < len(buffers.turns):
             expect(turn + AHEAD)
