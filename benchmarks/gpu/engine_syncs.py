@@ -1,12 +1,14 @@
 """From a trainer to the first token of vLLM on another GPU: weights into vLLM's memory, and through the host.
 
     python -m benchmarks.gpu.engine_syncs                                    # on two GPUs, 1.26B in bfloat16
+    python -m benchmarks.gpu.engine_syncs --hidden 4096 --layers 32 --inner 11008 --share 1    # 6.74B
     python -m benchmarks.gpu.engine_syncs --hidden 64 --layers 2 --vocabulary 200 --engine MODULE:CLASS    # anywhere
 
 A step is ``hf.sync`` and one token of one short prompt, which vLLM samples once it has the new weights. Steps begin
 after a pause, as after an update, in which the copy to host memory ends. Beside it are the same call without a sync,
 and one raw broadcast of as many bytes between the same GPUs. Steps with digests are verified: those of vLLM's memory,
-or of the host's. ``--engine`` is another class of engine, as ``module:name``.
+or of the host's. The weights are random; both roles load them from a file, which takes seconds for 7B, and draws of a
+host minutes. ``--engine`` is another class of engine, as ``module:name``.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from unittest import mock
 
 import ray
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
+from transformers import AutoConfig
 
 import hfdsl as hf
 from benchmarks.gpu.timing import GPUS, seconds
@@ -129,10 +134,26 @@ def broadcast(size: int, times: int) -> None:
 # -- by hfdsl ----------------------------------------------------------------------------------------------------------
 
 
-def measure(args: argparse.Namespace, role: type[IntoEngine]) -> None:
+@torch.no_grad()
+def saved(model: w.ModelConfig, folder: str) -> w.ModelConfig:
+    """The model with random weights in a folder."""
+    settings = dict(model.config or {})
+    AutoConfig.for_model(settings.pop("model_type"), **settings).save_pretrained(folder)
+    device = "cuda" if GPUS else "cpu"
+    weights = dict[str, torch.Tensor]()
+    for parameter in state_parameters(w.ReferenceConfig(model))["policy"]:
+        weight = torch.ones(parameter.shape, dtype=getattr(torch, parameter.dtype), device=device)
+        weights[parameter.name.removeprefix("model.")] = (
+            weight.normal_(std=0.02) if weight.dim() > 1 else weight
+        ).cpu()
+    if GPUS:
+        torch.cuda.empty_cache()  # one of the roles needs the memory
+    save_file(weights, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    return replace(model, config=None, path=folder)
+
+
+def measure(args: argparse.Namespace, role: type[IntoEngine], model: w.ModelConfig) -> None:
     """Print the rows of a way."""
-    config = {"hidden": args.hidden, "layers": args.layers, "vocabulary": args.vocabulary, "positions": 512}
-    model = w.ModelConfig(config=llama(**config), dtype=args.dtype, end_tokens=(END,))
     generation = w.GenerationConfig(1, engine="vllm", cache_tokens=4096)
     pools = [hf.ResourcePool([1], use_gpu=GPUS) for _ in range(2)]
     actor = w.ActorConfig(model, replace(generation, engine="plain"))
@@ -179,6 +200,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--inner", type=int, default=0, help="the width of the MLP, 2.75 times the hidden one if 0")
+    parser.add_argument("--share", type=int, default=2, help="heads of queries to each head of keys and values")
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--times", type=int, default=20)
@@ -188,12 +211,15 @@ def main() -> None:
     args = parser.parse_args()
     if GPUS:
         print(torch.cuda.get_device_name(), torch.__version__, flush=True)
-    model = w.ModelConfig(config=llama(args.hidden, args.layers, args.vocabulary, 512), dtype=args.dtype)
+    config = llama(args.hidden, args.layers, args.vocabulary, 512, args.inner or None, share=args.share)
+    model = w.ModelConfig(config=config, dtype=args.dtype, end_tokens=(END,))
     sizes = state_parameters(w.ReferenceConfig(model))["policy"]
     broadcast(sum(parameter.bytes for parameter in sizes), args.times)
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    for way in args.ways:
-        measure(args, WAYS[way])
+    with TemporaryDirectory() as folder:
+        on_disk = saved(model, folder)
+        for way in args.ways:
+            measure(args, WAYS[way], on_disk)
     ray.shutdown()
 
 

@@ -14,8 +14,10 @@ generated; else a lag of 4 would seem faster than its engine. Without a queue th
 is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue, where
 each has the engine and the GPU for itself, and of the GPU's utilization meanwhile (``benchmarks.queues.utilization``),
 which is printed behind the times. It is the mean of many steps. A call without samples counts as one that keeps the GPU
-busy, and a call beside others in one engine as one that occupies all of it. The reward takes no time, and every row
-trains with the same columns.
+busy. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where weights are in
+flight: a stream begins with lag + 1 calls at once, beside which nothing trains yet. The first stream only warms up
+vLLM, and the results before those that are measured give the number. The reward takes no time, and every row trains
+with the same columns.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import hfdsl as hf
@@ -34,7 +39,7 @@ from benchmarks.queues.long_tails import EvenTokens, InFlightLongTails, LongTail
 from benchmarks.queues.utilization import UtilizationSampler, utilization_of_calls
 from benchmarks.training.models import llama
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.plan.timeline import Timeline
+from hfdsl.plan.timeline import read_trace
 from hfdsl.protocols.queueing import Late
 from hfdsl.rl.batches import (
     ActorMetrics,
@@ -69,6 +74,7 @@ from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_secon
 from hfdsl.runtime.running import Running
 
 GROUP, UPDATES, PROMPT = 8, 2, 32
+GENERATE = "sampler.generate"
 
 PREDICTED = 20
 """How many times lag + 1 steps a prediction is the mean of."""
@@ -152,11 +158,15 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A case: seconds between two results, tokens per second, and what calls took where there is no queue."""
+    """A case: seconds between two results, tokens per second, and what calls took where there is no queue.
+
+    ``together`` is how long ``GENERATE`` took where lag + 1 calls began at once; 0 without weights in flight.
+    """
 
     seconds: float
     tokens: float
     calls: Mapping[str, RecordedSeconds]
+    together: float = 0.0
 
 
 def deployment(args: argparse.Namespace, *, in_flight: bool, calls: int) -> hf.Deployment:
@@ -202,23 +212,33 @@ def compiled(case: Case, places: hf.Deployment, args: argparse.Namespace) -> Com
 
 def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured:
     """Run a case."""
-    count = case.measured(args.steps)
+    count, at_once = case.measured(args.steps), (case.lag or 0) + 1
     batches = case.batches(count)
     loader = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(batches))
+    if case.in_flight:
+        warm_up = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(at_once))
+        deque(running.stream(warm_up), maxlen=0)
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
-    times, lengths, timelines = list[float](), list[float](), list[Timeline]()
-    with UtilizationSampler() if case.lag is None else nullcontext() as sampler:
-        for _, rollout in results:
-            times.append(time.perf_counter())
-            lengths.append(rollout.length.value)
-            timelines.append(running.timeline)
+    times, lengths = list[float](), list[float]()
+    with TemporaryDirectory() as folder:
+        trace = Path(folder) / "steps.json"
+        with UtilizationSampler() as sampler, running.trace(trace):
+            for _, rollout in results:
+                times.append(time.perf_counter())
+                lengths.append(rollout.length.value)
+        timelines = read_trace(trace.read_text())
     seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
-    calls = dict[str, RecordedSeconds]()
-    if sampler is not None:
+    calls, together = dict[str, RecordedSeconds](), 0.0
+    if case.lag is None:
         calls = recorded_seconds(running.plan, timelines[case.before :])
         for name, utilization in utilization_of_calls(sampler.samples, timelines[case.before :]).items():
             calls[name] = replace(calls[name], utilization=utilization)
-    return Measured(seconds, case.rows * sum(measured_lengths) / count / seconds, calls)
+    elif case.in_flight:
+        generating = [call for step in timelines for call in step.calls if call.name == GENERATE]
+        first = min(generating, key=lambda call: call.start)
+        together = first.stop - first.start
+    tokens = case.rows * sum(measured_lengths) / count / seconds
+    return Measured(seconds, tokens, calls, together)
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
@@ -251,10 +271,16 @@ def row(
     case: Case, plan: CompiledPlan, result: Measured, base: Measured | None, args: argparse.Namespace
 ) -> Mapping[str, object]:
     """What is printed of a case, beside the one without a queue if that was measured."""
-    ratio = predicted = off = ""
+    ratio = predicted = off = engine = ""
     if base is not None:
-        count = PREDICTED * ((case.lag or 0) + 1)
-        seconds = case.seconds(simulate_plan(plan, base.calls, case.batches(count)).results, count)
+        at_once = (case.lag or 0) + 1
+        count, calls = PREDICTED * at_once, dict(base.calls)
+        if result.together:
+            generate = base.calls[GENERATE]
+            share = min(1.0, result.together / at_once / mean(generate.seconds))
+            calls[GENERATE] = replace(generate, engine_utilization=share)
+            engine = f"{share:.0%}"
+        seconds = case.seconds(simulate_plan(plan, calls, case.batches(count)).results, count)
         ratio, predicted = f"{base.seconds / result.seconds:.2f}", f"{seconds:.2f}"
         off = f"{seconds / result.seconds - 1:+.1%}"
     return {
@@ -268,6 +294,7 @@ def row(
         "times as fast": ratio,
         "predicted": predicted,
         "off by": off,
+        "of the engine": engine,
         "calls, s (GPU)": ", ".join(
             f"{name} {of_each_step(calls)} ({calls.utilization:.0%})" for name, calls in result.calls.items()
         ),
