@@ -26,7 +26,8 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -39,7 +40,7 @@ from benchmarks.queues.long_tails import EvenTokens, InFlightLongTails, LongTail
 from benchmarks.queues.utilization import UtilizationSampler, utilization_of_calls
 from benchmarks.training.models import llama
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.plan.timeline import read_trace
+from hfdsl.plan.timeline import Interval, Timeline, read_trace
 from hfdsl.protocols.queueing import Late
 from hfdsl.rl.batches import (
     ActorMetrics,
@@ -219,26 +220,32 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
         warm_up = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(at_once))
         deque(running.stream(warm_up), maxlen=0)
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
-    times, lengths = list[float](), list[float]()
-    with TemporaryDirectory() as folder:
-        trace = Path(folder) / "steps.json"
-        with UtilizationSampler() as sampler, running.trace(trace):
-            for _, rollout in results:
-                times.append(time.perf_counter())
-                lengths.append(rollout.length.value)
-        timelines = read_trace(trace.read_text())
+    times, lengths, timelines = list[float](), list[float](), list[Timeline]()
+    with UtilizationSampler() as sampler, first_call(running) as generate:
+        for _, rollout in results:
+            times.append(time.perf_counter())
+            lengths.append(rollout.length.value)
+            timelines.append(running.timeline)
     seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
-    calls, together = dict[str, RecordedSeconds](), 0.0
+    calls = dict[str, RecordedSeconds]()
     if case.lag is None:
         calls = recorded_seconds(running.plan, timelines[case.before :])
         for name, utilization in utilization_of_calls(sampler.samples, timelines[case.before :]).items():
             calls[name] = replace(calls[name], utilization=utilization)
-    elif case.in_flight:
-        generating = [call for step in timelines for call in step.calls if call.name == GENERATE]
-        first = min(generating, key=lambda call: call.start)
-        together = first.stop - first.start
+    together = generate().stop - generate().start if case.in_flight else 0.0
     tokens = case.rows * sum(measured_lengths) / count / seconds
     return Measured(seconds, tokens, calls, together)
+
+
+@contextmanager
+def first_call(running: Running) -> Iterator[Callable[[], Interval]]:
+    """After the steps within the block, the ``GENERATE`` of them that began first."""
+    with TemporaryDirectory() as folder:
+        trace = Path(folder) / "steps.json"
+        calls = list[Interval]()
+        with running.trace(trace):
+            yield lambda: min(calls, key=lambda call: call.start)
+        calls += [call for step in read_trace(trace.read_text()) for call in step.calls if call.name == GENERATE]
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:

@@ -9,6 +9,7 @@
 | `transport_manager_info` | whether that transport is registered: a second registration fails |
 | `RDT_FETCH_FAIL_TIMEOUT_SECONDS` | how long a reader waits for tensors; Ray reads it at every transfer |
 | `rdt_manager.rdt_store` | what keeps fetched tensors in a process |
+| `_rdt_manager` | the manager of transfers, which outlives its cluster (`shut_down`) |
 | `_actor_id` | which actor a handle is of: two handles of one actor are not equal |
 | `ActorClass` metadata, `_default_options` | the class and the options behind `@ray.remote` |
 | `_ray_trace_ctx` | the parameter that Ray's tracing adds to a method |
@@ -67,6 +68,7 @@ __all__ = [
     "references",
     "register_tensor_transport",
     "set_fetch_timeout",
+    "shut_down",
     "tensor_transports",
 ]
 
@@ -151,6 +153,16 @@ def make_tensor_store() -> None:
     that fetches them could get a store each, and the call would wait forever.
     """
     ray_worker.global_worker.rdt_manager.rdt_store  # noqa: B018  # a property that creates it
+
+
+def shut_down() -> None:
+    """End the cluster that this process has started, and what Ray keeps of its transfers.
+
+    Ray keeps their manager (2.60), and with it the transfers that no thread monitors yet. In the next cluster of the
+    process they would be of an unknown owner, which ends the thread that monitors all transfers.
+    """
+    ray.shutdown()
+    ray_worker.global_worker._rdt_manager = None
 
 
 # -- what a process holds on the cluster -------------------------------------------------------------------------------

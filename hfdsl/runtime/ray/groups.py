@@ -29,6 +29,7 @@ from hfdsl.runtime.ray.relay import as_completed
 from hfdsl.runtime.ray.relay_client import GROUP, Relays, relays_pay
 from hfdsl.runtime.ray.states import RayStates
 from hfdsl.single_controller.group import RayWorkerGroup
+from hfdsl.single_controller.ray_internals import shut_down
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import THREADS_OPTION
 from hfdsl.single_controller.waiting import fetch, succeeded
@@ -266,7 +267,7 @@ class RayGroups(RayStates):
         self._calls.close_notes()
         self._groups.clear()
         if self._owns_cluster and ray.is_initialized():
-            ray.shutdown()
+            shut_down()
 
 
 def sharing_devices(groups: Iterable[ProcessGroup]) -> list[list[ProcessGroup]]:
