@@ -23,8 +23,8 @@ of its own with n tokens: it begins when its call n rounds before has ended. If 
 engine, its ``engine_utilization``, the engine needs this part of the call's seconds for each step.
 
 Processes on one device run at the same time. The device needs the seconds of all its calls for each step, each times
-the call's ``utilization``, the part of the device that it keeps busy while it runs alone; calls at once in an engine
-need no more of the device than of the engine.
+the call's ``utilization``, the part of the device that it keeps busy while it runs alone. Calls at once in an engine
+need this part of the time that the engine needs for them.
 
 A step takes 42 s: already with ``lag=1`` the engine alone is the slowest, and more lag gains nothing. With ``lag=0``,
 where the first edge has no token, a step takes 60 s.
@@ -118,7 +118,7 @@ def throughput(
     in_engine = {label: (engine_utilization or {}).get(label, 1.0) for label in at_once}
     on_device = {label: (utilization or {}).get(label, 1.0) for label in calls}
     work = {label: calls[label] * part for label, part in on_device.items()}
-    work |= {label: min(work[label], calls[label] * max(part, 1 / at_once[label])) for label, part in in_engine.items()}
+    work |= {label: work[label] * max(part, 1 / at_once[label]) for label, part in in_engine.items()}
     cycles = [_busy(calls, order) for order in orders]
     for label, number in at_once.items():
         cycles += [Cycle((label,), calls[label], number), Cycle((label,), calls[label] * in_engine[label], 1)]
@@ -158,12 +158,8 @@ def _slowed(
     """Whether calls with a ``utilization`` may slow each other down in their engines or on their devices."""
     if any(number * engine_utilization[label] > 1 for label, number in at_once.items() if label in utilization):
         return True
-
-    def most(label: str) -> float:
-        """The part of its device that a call uses, or that all calls in progress in an engine use."""
-        return min(1.0, utilization.get(label, 0.0) * at_once.get(label, 1))
-
-    return any(math.fsum(max(map(most, labels)) for labels in servers) > 1 for servers in shared)
+    wanted = ([max(utilization.get(label, 0.0) for label in labels) for labels in servers] for servers in shared)
+    return any(math.fsum(parts) > 1 for parts in wanted)
 
 
 def _slowest(graph: MarkedGraph, slowest: Cycle) -> Cycle:

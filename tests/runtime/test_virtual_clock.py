@@ -73,15 +73,11 @@ def ends_of(calls: Sequence[Case]) -> list[Fraction]:
             for device in calls[i].devices:
                 by_server = wanted.setdefault(device, {})
                 key = calls[i].servers or i
-                by_server[key] = by_server.get(key, Fraction(0)) + calls[i].utilization / in_engine[i]
-        fair = {device: fair_share([min(Fraction(1), part) for part in by.values()]) for device, by in wanted.items()}
+                by_server[key] = max(by_server.get(key, Fraction(0)), calls[i].utilization)
+        fair = {device: fair_share([*by.values()]) for device, by in wanted.items()}
         slowdowns = {
             i: max(
-                [Fraction(1)]
-                + [
-                    min(Fraction(1), wanted[device][calls[i].servers or i]) / fair[device]
-                    for device in calls[i].devices
-                ]
+                [Fraction(1)] + [wanted[device][calls[i].servers or i] / fair[device] for device in calls[i].devices]
             )
             for i in running
         }
@@ -140,6 +136,7 @@ def cases(draw: st.DrawFn) -> list[Case]:
 @given(cases())
 @example([Case(6, ("engine",), ("gpu0",), Fraction(1, 2)), Case(2, ("actor",), ("gpu0",))])
 @example([Case(4, ("engine",), ("gpu0",))] * 3 + [Case(4, ("actor",), ("gpu0",))])
+@example([Case(8, ("engine",), ("gpu0",), Fraction(1, 2), Fraction(1, 2))] * 3 + [Case(6, ("actor",), ("gpu0",))])
 @example([Case(seconds, ("actor",), ("gpu0",)) for seconds in (1, 2, 3)])
 @example([Case(seconds, ("engine",), ("gpu0",), engine_utilization=Fraction(1, 3)) for seconds in (5, 1, 2, 3, 1)])
 @example([Case(4, ("engine",), ()), Case(1, ("engine",), ())])

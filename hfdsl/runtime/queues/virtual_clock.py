@@ -23,10 +23,9 @@ calls slower than predicted, and kernels of two processes may run on a GPU side 
 server that runs one call at a time. A method of which several calls may be in progress is a server of its own, an
 engine: each decode step has the rows of all its calls, so above a sum of 1 of their ``engine_utilization`` all are
 slowed down by the same factor, the sum. At 1, two calls at once take twice as long, so they gain nothing; at 0.5 they
-take as long as one. A call that its engine slows down wants less of its device
-by the same factor: five calls at once that share an engine fully use the device as much as one. All calls of an engine
-together want no more than the whole device: what they lose to each other there, ``engine_utilization`` includes, since
-it is measured on the device.
+take as long as one. An engine keeps its device as busy with many calls as with one, since a decode step is one for all
+rows: it wants the largest ``utilization`` of its calls. So five calls at once of 8 s each, with a ``utilization`` of
+0.6 and an ``engine_utilization`` of 0.5, take 20 s, and 0.6 * 20 = 12 s of the device instead of 5 * 0.6 * 8 = 24.
 
 A call that several servers and devices run together is as slow as on the slowest of its devices. On the others it keeps
 its utilization: ranks that wait in a collective operation occupy their devices.
@@ -259,10 +258,9 @@ def _process(call: VirtualCall) -> _Server | VirtualCall:
 
 def _slowdowns(device: _Device) -> dict[_Server | VirtualCall, float]:
     """By how much the servers on a device are slowed down."""
-    parts: dict[_Server | VirtualCall, list[float]] = {}
+    wanted: dict[_Server | VirtualCall, float] = {}
     for call in device.running:
-        parts.setdefault(_process(call), []).append(call.utilization / call.engine_slowdown)
-    wanted = {process: min(1.0, fsum(shares)) for process, shares in parts.items()}
+        wanted[_process(call)] = max(call.utilization, wanted.get(_process(call), 0.0))
     share = _fair_share(sorted(wanted.values()))
     return {process: max(1.0, part / share) for process, part in wanted.items()}
 
