@@ -33,12 +33,11 @@ Why it is right: a queue between two stages has k tokens, since its reader is k 
 that of ``StageOrder`` in the runtime; the rest is the theorem of ``marked_graph``. The ranks of a call count as
 beginning and ending together, and transfers as taking no time: where both are so and durations are constant, the number
 is exact. A step may take longer where stages are no chain, since then only the work of processes and devices is
-counted, and where calls slow each other down on a device or in an engine.
+counted, and where calls slow each other down in an engine or, wherever two processes use one, on a device.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -158,8 +157,8 @@ def _slowed(
     """Whether calls with a ``utilization`` may slow each other down in their engines or on their devices."""
     if any(number * engine_utilization[label] > 1 for label, number in at_once.items() if label in utilization):
         return True
-    wanted = ([max(utilization.get(label, 0.0) for label in labels) for labels in servers] for servers in shared)
-    return any(math.fsum(parts) > 1 for parts in wanted)
+    using = ([any(utilization.get(label) for label in labels) for labels in servers] for servers in shared)
+    return any(sum(servers) > 1 for servers in using)
 
 
 def _slowest(graph: MarkedGraph, slowest: Cycle) -> Cycle:

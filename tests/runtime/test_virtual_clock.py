@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import product
+from math import factorial, prod
 
 import pytest
 from hypothesis import example, given
@@ -29,17 +30,13 @@ class Case:
     waits: bool = False
 
 
-def fair_share(wanted: Sequence[Fraction]) -> Fraction:
-    """The largest share at which nobody gets more, and no more than everything is given away; 1 if all is enough."""
-    if sum(wanted) <= 1:
-        return Fraction(1)
-    # Given away at a share is piecewise linear in it, with bends at what is wanted: find the piece that reaches 1.
-    for low, high in pairwise(sorted({Fraction(0), *wanted})):
-        below = sum((part for part in wanted if part <= low), Fraction(0))
-        above = sum(part > low for part in wanted)
-        if below + above * high >= 1:
-            return (1 - below) / above
-    raise AssertionError(wanted)
+def over_sets(utilizations: Sequence[Fraction]) -> Fraction:
+    """The sum over all sets of processes that may have kernels at the same time."""
+    total = Fraction(0)
+    for busy in product([False, True], repeat=len(utilizations)):
+        parts = (part if on_device else 1 - part for part, on_device in zip(utilizations, busy, strict=True))
+        total += factorial(sum(busy)) * prod(parts, start=Fraction(1))
+    return total
 
 
 def ends_of(calls: Sequence[Case]) -> list[Fraction]:
@@ -74,11 +71,8 @@ def ends_of(calls: Sequence[Case]) -> list[Fraction]:
                 by_server = wanted.setdefault(device, {})
                 key = calls[i].servers or i
                 by_server[key] = max(by_server.get(key, Fraction(0)), calls[i].utilization)
-        fair = {device: fair_share([*by.values()]) for device, by in wanted.items()}
         slowdowns = {
-            i: max(
-                [Fraction(1)] + [wanted[device][calls[i].servers or i] / fair[device] for device in calls[i].devices]
-            )
+            i: max([Fraction(1)] + [_slowdown(wanted[device], calls[i].servers or i) for device in calls[i].devices])
             for i in running
         }
         speeds = {i: 1 / (in_engine[i] * slowdowns[i]) for i in running}
@@ -89,6 +83,11 @@ def ends_of(calls: Sequence[Case]) -> list[Fraction]:
             if not left[i]:
                 ends[i] = now
     return [ends[i] for i in range(len(calls))]
+
+
+def _slowdown(wanted: Mapping[tuple[str, ...] | int, Fraction], server: tuple[str, ...] | int) -> Fraction:
+    others = [part for other, part in wanted.items() if other != server]
+    return over_sets([*others, wanted[server]]) / over_sets(others)
 
 
 def simulated(calls: Sequence[Case]) -> list[VirtualCall]:
@@ -156,9 +155,9 @@ def test_calls_that_fully_use_a_device_end_together_as_late_as_in_turns(seconds:
 def test_a_call_whose_speed_never_changes_ends_to_the_last_bit(seconds: list[float]) -> None:
     """Ends that are equal stay equal, also beside calls that begin and end: decisions of a run compare them."""
     clock = VirtualClock()
-    first = [clock.submit(each, devices=["gpu"], utilization=1 / 16) for each in seconds]
+    first = [clock.submit(each, devices=["gpu"], utilization=0.0) for each in seconds]
     then = [
-        clock.submit(each, after=[call], devices=["gpu"], utilization=1 / 16)
+        clock.submit(each, after=[call], devices=["gpu"], utilization=0.0)
         for each, call in zip(seconds, first, strict=True)
     ]
     clock.run()

@@ -112,7 +112,7 @@ experiment = hf.Experiment(queued, shared, dims={B: 8, P: 4}, batches=batches)
 def test_a_utilization_is_stated_beside_the_seconds_or_as_an_option(
     write: Callable[[str, str], str], program: str, capsys: Capture
 ) -> None:
-    """Answers of 3 s, and scores of 2 s that keep the device busy: a step takes 3.5 s if answers do so for 1.5 s."""
+    """Answers of 3 s, and scores of 2 s that keep the device busy: a step takes 4 s if answers do half of the time."""
     write("queued.py", ON_ONE_DEVICE)
     half = '[seconds]\n"actor.answer" = { median = 3.0, utilization = 0.5 }\n"judge.score" = 2.0\n'
     none = half.replace("0.5", "0.0")
@@ -127,7 +127,7 @@ def test_a_utilization_is_stated_beside_the_seconds_or_as_an_option(
             (none, ()),
         )
     ]
-    assert seconds == [pytest.approx(each, rel=0.02) for each in (5.0, 3.5, 3.5, 3.5, 3.0)]
+    assert seconds == [pytest.approx(each, rel=0.02) for each in (5.0, 4.0, 4.0, 4.0, 3.0)]
     code, out, _ = run_cli(capsys, *call[:-3], "--seconds", write("seconds.toml", half))
     assert code == output.OK
     assert out.endswith("if calls took their median times, lag 2: actor.answer + judge.score 3.5 s\n")

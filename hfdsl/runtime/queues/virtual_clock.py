@@ -1,30 +1,23 @@
-"""A virtual clock on which calls share devices and engines: processor sharing, from one event to the next.
+"""A virtual clock on which calls share devices and engines, from one event to the next.
 
 A call has the ``seconds`` that it takes alone, and a ``utilization``: the part of that time in which it keeps its
 device busy. 1 is a device that is never idle, 0.5 one that waits for the host half of the time.
 
-**The rule.** Calls in progress on one device run at full speed while the sum of their utilizations is at most 1.
-Above, processes share the device fairly (max-min): each gets as much as any other, unless it wants less; then it gets
-what it wants, and the others share the rest. A call that gets half of what it wants runs at half of its speed. A worked
-example: an engine generates for 6 s with a utilization of 0.5, beside updates of 2 s with a utilization of 1, all on
-one GPU::
+**The rule.** Processes on a device share it as ``device_sharing`` says: those that have kernels at the same time get
+equal parts, and what they do on their hosts takes as long as ever. A worked example: an engine generates for 6 s with a
+utilization of 0.5, beside updates of 2 s with a utilization of 1, all on one GPU, so both take 1.5 times as long::
 
-    0 s      both begin; each gets 0.5: generation runs at full speed, and the update at half of it
-    4 s      the update ends
-    6 s      generation ends
-    GPU      busy for 0.5 * 6 + 1 * 2 = 5 s of 6; in turns, both would have taken 8 s
-
-Why it is reasonable. A GPU runs the kernels of one process at a time, in time slices that are equally long for all
-processes that have kernels to run. A process that has none leaves its time to the others, and one that seldom has any
-gets it whenever it wants. What this leaves out: a kernel waits for the end of another process's slice, which makes
-calls slower than predicted, and kernels of two processes may run on a GPU side by side (MPS), which makes them faster.
+    0 s      both begin
+    3 s      the update ends; generation has done 2 of its 6 s
+    7 s      generation ends
+    GPU      busy for 0.5 * 6 + 1 * 2 = 5 s of 7; in turns, both would have taken 8 s
 
 **Servers.** A server runs its calls in the order of submission, up to ``at_once`` of them at a time. A process is a
 server that runs one call at a time. A method of which several calls may be in progress is a server of its own, an
 engine: each decode step has the rows of all its calls, so above a sum of 1 of their ``engine_utilization`` all are
 slowed down by the same factor, the sum. At 1, two calls at once take twice as long, so they gain nothing; at 0.5 they
 take as long as one. An engine keeps its device as busy with many calls as with one, since a decode step is one for all
-rows: it wants the largest ``utilization`` of its calls. So five calls at once of 8 s each, with a ``utilization`` of
+rows: its utilization is the largest of its calls. So five calls at once of 8 s each, with a ``utilization`` of
 0.6 and an ``engine_utilization`` of 0.5, take 20 s, and 0.6 * 20 = 12 s of the device instead of 5 * 0.6 * 8 = 24.
 
 A call that several servers and devices run together is as slow as on the slowest of its devices. On the others it keeps
@@ -41,6 +34,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import fsum
 from typing import TypeAlias
+
+from hfdsl.runtime.queues.device_sharing import slowdowns
 
 ServerKey: TypeAlias = tuple[str, int, int | None]
 """A process, as its group and rank; a method with several calls at once is another server, with the method's node."""
@@ -89,7 +84,7 @@ class VirtualClock:
     >>> update = clock.submit(2.0, servers=[("actor", 0, None)], devices=gpu)
     >>> clock.run()
     >>> update.end, generate.end, clock.busy("engine")
-    (4.0, 6.0, 6.0)
+    (3.0, 7.0, 7.0)
 
     Two calls at once in an engine, which a call alone occupies for 3/4 of its time:
 
@@ -258,25 +253,7 @@ def _process(call: VirtualCall) -> _Server | VirtualCall:
 
 def _slowdowns(device: _Device) -> dict[_Server | VirtualCall, float]:
     """By how much the servers on a device are slowed down."""
-    wanted: dict[_Server | VirtualCall, float] = {}
+    utilizations: dict[_Server | VirtualCall, float] = {}
     for call in device.running:
-        wanted[_process(call)] = max(call.utilization, wanted.get(_process(call), 0.0))
-    share = _fair_share(sorted(wanted.values()))
-    return {process: max(1.0, part / share) for process, part in wanted.items()}
-
-
-def _fair_share(wanted: Sequence[float]) -> float:
-    """The most of a device that each gets of those who want these parts of it, in ascending order.
-
-    >>> _fair_share([0.5, 1.0]), _fair_share([0.25, 1.0, 1.0]), _fair_share([0.5, 0.5])
-    (0.5, 0.375, 1.0)
-    """
-    if fsum(wanted) <= 1.0:
-        return 1.0
-    share = given = 0.0
-    for position, part in enumerate(wanted):
-        share = (1.0 - given) / (len(wanted) - position)
-        if part > share:
-            break
-        given += part
-    return share
+        utilizations[_process(call)] = max(call.utilization, utilizations.get(_process(call), 0.0))
+    return dict(zip(utilizations, slowdowns(tuple(utilizations.values())), strict=True))
