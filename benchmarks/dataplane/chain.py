@@ -1,6 +1,6 @@
 """The six-call PPO chain: what its data plane costs, with hfdsl and with others, in one run and in turn.
 
-``python -m benchmarks.dataplane.chain --mib 4 64 256``. What is measured, and how, is in ``benchmarks/README.md``.
+``python -m benchmarks.dataplane.chain --mib 4 64 256``. What is measured, and how, is in ``benchmarks/dataplane/README.md``.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     print(f"\n{measure.machine()}; medians of {arguments.times}")
     if missing and "verl" in arguments.paths:
-        print(f"without verl's rows: {', '.join(missing)} cannot be imported; see benchmarks/README.md")
+        print(f"without verl's rows: {', '.join(missing)} cannot be imported; see benchmarks/dataplane/README.md")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(measure.markdown(head, cells))
     print(f"\n{measure.machine()}; medians of {arguments.times}")
     if "verl" not in peers:
-        print("without verl's rows: verl cannot be imported; see benchmarks/README.md")
+        print("without verl's rows: verl cannot be imported; see benchmarks/dataplane/README.md")
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(measure.markdown(["", "s", "best", "beside its peer"], cells))
     print(f"\n{ranks} workers; {measure.machine()}; medians of {arguments.times}")
     if "verl" in arguments.paths and "verl" not in wall_seconds:
-        print("without verl's row: verl cannot be imported; see benchmarks/README.md")
+        print("without verl's row: verl cannot be imported; see benchmarks/dataplane/README.md")
 
 
 def ratio(wall: float, medians: dict[str, float], peer: str | None) -> str:

@@ -65,7 +65,7 @@ MEASURED: Final = (
     MeasuredCase(3_170_000_000, 256, 1024, captured=15_010, vllm=20_437),
     MeasuredCase(3_170_000_000, 512, 1024, captured=16_926, vllm=21_205),
 )
-"""The cases in which both engines were measured; benchmarks/README.md says how."""
+"""The cases in which both engines were measured; benchmarks/training/README.md says how."""
 
 
 def nearest_case(parameters: int, rows: int, tokens: int) -> MeasuredCase:

@@ -43,7 +43,7 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-@pytest.mark.parametrize("page", ["docs/engines.md", "benchmarks/README.md"])
+@pytest.mark.parametrize("page", ["docs/engines.md", "benchmarks/training/README.md"])
 def test_the_table_is_the_published_one(page: str) -> None:
     rows = [match.groups() for match in map(ROW.match, (ROOT / page).read_text("utf-8").splitlines()) if match]
     published = {MeasuredCase(round(float(size) * 10**9), *map(number, rest)) for size, *rest in rows}
