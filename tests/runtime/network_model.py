@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 from typing import Any, Literal, TypeAlias
 
@@ -88,15 +89,9 @@ class Network:
 
     def compiled(self) -> CompiledPlan:
         """The plan."""
-        options_of_queues = {"lags": self.lags, "late": self.lates, "group": self.group, "rows": self._rows()}
-        programs: dict[Shape, Any] = {"series": series, "beside": beside, "joined": joined}
-        options = {"drops": self.drops} if self.shape == "series" else {}
-        plan: CompiledPlan = (
-            programs[self.shape]
-            .given(**options_of_queues, **options)
-            .compile(deployment(self.shape), dims={B: self.dispatch})
-        )
-        return plan
+        options: dict[str, Any] = {"drops": self.drops} if self.shape == "series" else {}
+        options |= {"lags": self.lags, "late": self.lates, "group": self.group, "rows": self._rows()}
+        return compiled(self.shape, self.dispatch, **options)
 
     def _rows(self) -> tuple[int | None, int | None]:
         put_in = self.specs[1].dispatch
@@ -113,6 +108,14 @@ class Network:
         if self.shape != "joined":
             return list(batches)
         return [list(both) for both in zip(batches, pages(self.steps, self.dispatch), strict=True)]
+
+
+@lru_cache(maxsize=8)
+def compiled(shape: Shape, dispatch: int, **options: Any) -> CompiledPlan:
+    """The plan, which the launches of a test share: compiling takes a third of the time of a short run."""
+    programs: dict[Shape, Any] = {"series": series, "beside": beside, "joined": joined}
+    plan: CompiledPlan = programs[shape].given(**options).compile(deployment(shape), dims={B: dispatch})
+    return plan
 
 
 def deployment(shape: Shape) -> hf.Deployment:
