@@ -162,12 +162,12 @@ class RowSplit:
         rows = self.rows if rows is None else rows
         if self.partition is not None and rows:
             ranges = self.partition.chunk_rows(chunk, self.chunks, rows)
-        elif rows == self.rows:
-            ranges = ((chunk * self.chunk_size, (chunk + 1) * self.chunk_size),)
-        else:
-            start, stop = chunk * self.chunk_size, (chunk + 1) * self.chunk_size
-            ranges = ((start * rows // self.rows, stop * rows // self.rows),)
-        return tuple(padded for start, stop in ranges for padded in padded_ranges(start, stop, rows, self.pad))
+            return tuple(padded for start, stop in ranges for padded in padded_ranges(start, stop, rows, self.pad))
+        size = self.chunk_size
+        start, stop = chunk * size, (chunk + 1) * size
+        if rows != self.rows:
+            start, stop = start * rows // self.rows, stop * rows // self.rows
+        return padded_ranges(start, stop, rows, self.pad)
 
     def output_bounds(self, rows: int) -> tuple[int, ...]:
         """The first row of each chunk's output without pad rows, and the end, of ``rows`` rows in all."""
