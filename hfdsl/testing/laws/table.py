@@ -215,10 +215,10 @@ def placement(trial: Trial) -> None:
     if declared is None:
         return  # the law applies to none of these
     parts, added = trial.dispatch(trial.value())
-    chunk_of, seen = declared.chunk_of(trial.mesh), set[int]()
-    for rank, chunk in enumerate(chunk_of):
-        size = trial.case.rows // trial.subject.chunks(trial.mesh)
-        meant = trial.rows[chunk * size : (chunk + 1) * size] if trial.subject.splits else trial.rows
+    rows, size = trial.rows, trial.case.rows // trial.subject.chunks(trial.mesh)
+    seen = set[int]()
+    for rank, chunk in enumerate(declared.chunk_of(trial.mesh)):
+        meant = rows[chunk * size : (chunk + 1) * size] if trial.subject.splits else rows
         if trial.subject.per_rank:
             meant = trial.of_rank(rank)
         if chunk not in seen:  # of replicas the first: that they agree is another law
