@@ -7,7 +7,7 @@ pending ones, only which columns of which values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class RoutingContext:
     @classmethod
     def of(cls, plan: Plan, table: RowTable, topology: Topology, inline_inputs: frozenset[int]) -> RoutingContext:
         """The context of a plan, for the queries whose results are in the row table."""
-        graph, waits = plan.graph, dependencies(plan)
+        graph, waits, readers = plan.graph, dependencies(plan), tuple(_column_readers(plan))
 
         def known(node: int) -> bool:
             return waits.queries[node] <= table.resolved
@@ -92,8 +92,8 @@ class RoutingContext:
             result=tuple(
                 read for ref in graph.output.refs() if known(ref.node) for read in locate_result(plan, ref, table)
             ),
-            whole_columns=_whole_columns(plan, waits, topology),
-            pending_values=frozenset(read.value for read in _column_readers(plan) if not known(read.reader)),
+            whole_columns=_whole_columns(plan, readers, waits, topology),
+            pending_values=frozenset(read.value for read in readers if not known(read.reader)),
             pending_reads=frozenset(
                 (step.group, node) for step in pending for node, _ in columns_read(graph, step.node)
             ),
@@ -158,14 +158,16 @@ def _query_reads(plan: Plan, query: RuntimeQuery, table: RowTable) -> Iterator[R
     return locate_whole(plan, query.ref, (query.ref.column or VALUE,), table)
 
 
-def _whole_columns(plan: Plan, waits: Dependencies, topology: Topology) -> Mapping[tuple[int, bool], tuple[str, ...]]:
+def _whole_columns(
+    plan: Plan, readers: Sequence[ColumnReader], waits: Dependencies, topology: Topology
+) -> Mapping[tuple[int, bool], tuple[str, ...]]:
     """The columns with a reader that depends on a query on which the value itself does not depend.
 
     This depends on the plan alone, never on which queries are resolved: a value that left before a query was resolved
     must leave in the same payloads in the routes after it, since those who sent it are not called again.
     """
     columns: dict[tuple[int, bool], dict[str, None]] = {}
-    for reader, group, value, column in _column_readers(plan):
+    for reader, group, value, column in readers:
         if not waits.queries[reader] <= waits.queries[value] | waits.early_queries:
             all_connected = (plan.layouts[value].group, group) not in topology.partly_connected
             direct = all_connected and goes_direct(plan, topology.direct_groups, value, group)

@@ -87,14 +87,14 @@ def _exports_state(plan: Plan, step: Step) -> bool:
     """Whether a step's result is a state, as one value without rows, that only other steps read."""
     node = plan.node(step.node)
     effects = effects_of(step.signature.body) if isinstance(node.op, RoleCall) else ()
+    exports = any(effect.kind == "exports" for effect in effects)
     single = not step.custom and step.layout.chunks == 1 and not step.layout.lists
-    returned = {origin for ref in plan.graph.output.refs() for origin, _ in result_origins(plan.graph, ref)}
-    return (
-        single
-        and isinstance(node.result, StaticType)
-        and step.node not in returned
-        and any(effect.kind == "exports" for effect in effects)
-    )
+    return exports and single and isinstance(node.result, StaticType) and not _is_returned(plan, step.node)
+
+
+def _is_returned(plan: Plan, node: int) -> bool:
+    origins = (origin for ref in plan.graph.output.refs() for origin, _ in result_origins(plan.graph, ref))
+    return node in origins
 
 
 def _receives_whole(step: Step) -> bool:
