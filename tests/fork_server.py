@@ -42,6 +42,7 @@ IMPORTED = (
     *("google.protobuf.message", "jsonschema", "pydantic", "requests"),  # what Ray imports
 )
 READ_AT_IMPORT = ("CUDA_", "HF_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS_")
+READ_LATER = "PYTHONBREAKPOINT"  # at each breakpoint(); Ray sets it in a driver, and a node that it adds inherits it
 
 
 class Worker(NamedTuple):
@@ -57,7 +58,8 @@ class Worker(NamedTuple):
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    names = [name for name in environment if name.startswith(READ_AT_IMPORT) and name != READ_LATER]
+    return {name: environment[name] for name in names}
 
 
 def install() -> subprocess.Popen[bytes]:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize(("variables", "forked"), [({}, True), ({"NAME": "a"}, True), ({"HF_HOME": "/a"}, False)])
+@pytest.mark.parametrize(
+    ("variables", "forked"),
+    [
+        ({}, True),
+        ({"NAME": "a"}, True),
+        ({"PYTHONBREAKPOINT": "ray.util.rpdb.set_trace"}, True),  # as Ray sets it
+        ({"HF_HOME": "/a"}, False),
+    ],
+)
 def test_a_worker_is_forked_unless_libraries_read_other_variables(
     ray_cluster: Any, variables: dict[str, str], forked: bool
 ) -> None:
