@@ -41,7 +41,10 @@ IMPORTED = (
     "torch._dynamo",  # what an optimizer imports, in 2 s
     *("google.protobuf.message", "jsonschema", "pydantic", "requests"),  # what Ray imports
 )
-READ_AT_IMPORT = ("CUDA_", "HF_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS_")
+READ_AT_IMPORT = (
+    *("HF_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS_"),
+    *(["CUDA_"] if Path("/dev/nvidiactl").exists() else []),  # which GPUs a process sees, where there are any
+)
 READ_LATER = "PYTHONBREAKPOINT"  # at each breakpoint(); Ray sets it in a driver, and a node that it adds inherits it
 
 

@@ -15,6 +15,7 @@ import pytest
         ({}, True),
         ({"NAME": "a"}, True),
         ({"PYTHONBREAKPOINT": "ray.util.rpdb.set_trace"}, True),  # as Ray sets it
+        ({"CUDA_VISIBLE_DEVICES": ""}, not Path("/dev/nvidiactl").exists()),
         ({"HF_HOME": "/a"}, False),
     ],
 )
