@@ -110,7 +110,8 @@ class SavedDecisions:
 class SavedStream:
     """A stream: the submitted steps of each stage, its queues, its steps in progress, and the files by group.
 
-    ``decided`` is None where stages follow each other step by step.
+    ``decided`` is None where stages follow each other step by step. ``values`` says what the queues hold
+    (``held_values``); files of earlier versions do not.
     """
 
     plan: str
@@ -119,6 +120,7 @@ class SavedStream:
     in_progress: tuple[SavedStep, ...]
     files: Mapping[str, Sequence[QueueFile]] = field(default_factory=dict)
     decided: SavedDecisions | None = None
+    values: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to plain values, for a manifest."""
@@ -146,6 +148,7 @@ class SavedStream:
                 for step in self.in_progress
             ],
             "files": {group: [dict(file) for file in files] for group, files in self.files.items()},
+            "values": list(self.values),
             **({} if self.decided is None else {"decided": _decided_numbers(self.decided)}),
         }
 
@@ -177,6 +180,7 @@ class SavedStream:
             ),
             files={str(group): [_file(file) for file in files] for group, files in dict(entry["files"]).items()},
             decided=_decided(entry["decided"]) if "decided" in entry else None,
+            values=tuple(map(str, entry.get("values", ()))),
         )
 
 

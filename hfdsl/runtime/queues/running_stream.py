@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from hfdsl.errors import CheckpointError, WiringError
+from hfdsl.errors import WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStream
+from hfdsl.runtime.queues.held_values import check_held_values, held_values
 from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds
 from hfdsl.runtime.queues.stage_stream import StageStream
 from hfdsl.runtime.queues.streaming import DecisionLog, StageOrder, Stream
@@ -96,20 +98,17 @@ class RunningStream:
             return None
         if self._recovering is not None:
             self._recovering.hand_over()
-        return self.begun.save(backend, folder)
+        saved = self.begun.save(backend, folder)
+        return None if saved is None else replace(saved, values=held_values(self._plan))
 
     def load(self, backend: Backend, folder: str, saved: SavedStream) -> None:
         """Continue with the steps in progress of a checkpoint.
 
         Raises:
-            CheckpointError: HF905 if they are of another plan.
+            CheckpointError: HF905 if they are of another plan, or of other queues; HF906 if a file is damaged.
         """
-        if saved.plan != self._plan.name:
-            text = (
-                f"the state has rows in the queues of '{saved.plan}', and '{self._plan.name}' cannot continue with them"
-            )
-            raise CheckpointError("HF905", text)
         with self._runner.breaking(self._runner.next_step):
+            check_held_values(self._plan, saved)
             self._begin().load(backend, folder, saved)
 
     def loads(self, folder: str, manifest: Manifest) -> dict[str, Callable[[], None]]:

@@ -145,18 +145,14 @@ class LoadedQueues:
         run.show_all()
 
 
-def loaded(stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: SavedStream) -> LoadedQueues:
+def loaded(
+    stages: QueueStages, sizes: Mapping[Any, int], folder: str, saved: SavedStream, decided: SavedDecisions
+) -> LoadedQueues:
     """Read the contents of queues.
 
     Raises:
-        CheckpointError: HF905 if the run has different queues, HF906 if a file is damaged.
+        CheckpointError: HF905 if queues have other sizes in this run, HF906 if a file is damaged.
     """
-    decided = saved.decided
-    declared = [(queue.queue.lag or 0, queue.queue.late or "wait") for queue in stages.queues]
-    there = [(held.lag, held.late) for held in saved.queues]
-    if decided is None or declared != there:
-        text = f"the state comes from a run with other queues: (lag, late) {there} there, {declared} here"
-        raise CheckpointError("HF905", f"{text}; their rows were made for those queues")
     stores: dict[int, Store] = {}
     read_stores(folder, saved.files[DRIVER][0], lambda number: stores.setdefault(number, Store()))
     contents = {number: _content(store) for number, store in stores.items()}

@@ -211,9 +211,11 @@ class StageStream:
         """Continue with the groups that queues held.
 
         Raises:
-            CheckpointError: HF905 if the run has different queues, HF906 if a file is damaged.
+            CheckpointError: HF905 if queues have other sizes in this run, HF906 if a file is damaged.
         """
-        state = loaded(self._stages, dict(self._plan.dims), folder, saved)
+        if saved.decided is None:
+            raise ValueError("a stream whose queues decided nothing")
+        state = loaded(self._stages, dict(self._plan.dims), folder, saved, saved.decided)
         run, _ = self.start(state.sizes)
         self.decisions = state.decisions
         state.restore(run, backend)
