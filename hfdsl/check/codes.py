@@ -235,7 +235,7 @@ CODES: dict[str, Code] = {
     "HF812": Code("a configuration that lacks what a ready-made role needs"),
     "HF813": Code("a tensor-parallel size that does not divide the model"),
     "HF820": Code("a value that is not finite where its column is declared finite"),
-    "HF821": Code("two threads that step one run"),
+    "HF821": Code("two threads or two streams that step one run"),
     "HF840": Code("a step that lost processes"),
     "HF841": Code("retries that mean nothing"),
     "HF842": Code("a call that ends its process every time"),

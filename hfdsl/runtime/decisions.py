@@ -104,6 +104,29 @@ def check_one_after_another(loads: Loads) -> None:
         newest[node, rank] = dispatch, loaded[-1][1] if loaded else version
 
 
+def check_one_run(decisions: Iterable[Decision]) -> None:
+    """Refuse to repeat the decisions of several runs, which were appended to one file.
+
+    Raises:
+        CheckpointError: HF761.
+
+    >>> dispatch = Decision("dispatch", "rollouts", 0, groups=(0, 1), prompts=(0, 1))
+    >>> check_one_run([dispatch])
+    >>> check_one_run([dispatch, dispatch])
+    Traceback (most recent call last):
+        ...
+    hfdsl.errors.CheckpointError: HF761: the log dispatches group 0 of 'rollouts' twice: it has the decisions of ...
+    """
+    begun: dict[str, int] = {}  # by queue, the number of groups dispatched
+    for decision in decisions:
+        if decision.kind == "dispatch":
+            first = decision.groups[0] if decision.groups else 0
+            if first < begun.get(decision.queue, 0):
+                text = f"the log dispatches group {first} of '{decision.queue}' twice: it has the decisions of several"
+                raise CheckpointError("HF761", f"{text} runs, one after another; write each run to a file of its own")
+            begun[decision.queue] = first + len(decision.groups)
+
+
 def _numbers(groups: Iterable[QueuedGroup]) -> tuple[int, ...]:
     return tuple(group.number for group in groups)
 

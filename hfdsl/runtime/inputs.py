@@ -17,7 +17,7 @@ def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
         return step_inputs(plan, (batch,), {})
     if isinstance(batch, Mapping):
         return step_inputs(plan, (), batch)
-    if isinstance(batch, Sequence):
+    if isinstance(batch, Sequence) and not isinstance(batch, str):
         return step_inputs(plan, tuple(batch), {})
     text = f"the loader of '{plan.name}' yielded {type(batch).__name__} instead of one or several batches"
     raise WiringError("HF206", text)

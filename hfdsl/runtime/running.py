@@ -16,9 +16,9 @@ from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.inputs import step_inputs
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.running_stream import RunningStream
-from hfdsl.runtime.queues.streaming import DecisionLog
 from hfdsl.runtime.recovery.steps import Recovered
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.driver import Saving, read_manifest, save_states

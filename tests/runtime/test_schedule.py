@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hfdsl.errors import CheckpointError, HfError, SizeError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import Decision, from_lines, read_log, to_lines
-from hfdsl.runtime.queues.streaming import DecisionLog
+from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.schedule import QueueSpec, QueueState, places_in_a_row
 from hfdsl.runtime.simulation import Slots, simulate
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_decisions

@@ -6,22 +6,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hfdsl.errors import WiringError
+from hfdsl.errors import HfError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.files import SavedStream
 from hfdsl.runtime.queues.held_values import check_held_values, held_values
 from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds
 from hfdsl.runtime.queues.stage_stream import StageStream
-from hfdsl.runtime.queues.streaming import DecisionLog, StageOrder, Stream
+from hfdsl.runtime.queues.streaming import StageOrder, Stream
 from hfdsl.runtime.recovery.streams import RecoveringStream
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.driver import Manifest
 from hfdsl.runtime.schedule import QueueState
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import Batch, closest
 
 
 class RunningStream:
@@ -61,8 +62,9 @@ class RunningStream:
         """The results in order, as ``Running.stream`` yields them.
 
         Raises:
-            WiringError: HF202 if ``seconds`` names a call that the plan does not have.
+            WiringError: HF202 if ``seconds`` names a call that the plan does not have, HF206 if the loader is none.
         """
+        self._check_loader(loader)
         call_seconds = self._call_seconds(seconds or {})
         stream = self.begun or self._begin()
         if isinstance(stream, StageStream) and seconds is not None:
@@ -118,6 +120,19 @@ class RunningStream:
             return {}
         return {self._plan.name: lambda: recovering.load(lambda: stream.load(self._runner.backend, folder, saved))}
 
+    def _check_loader(self, loader: Any) -> None:
+        """Refuse what is no loader, such as a batch by itself, with its type."""
+        is_iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+        if isinstance(loader, (Batch, Mapping, str)) or not is_iterable:
+            text = f"'{self._plan.name}' streams from a loader, which yields the batches of one step after another"
+            raise WiringError("HF206", f"{text}, got {type(loader).__name__}; of a single step: stream([batch])")
+
+    def _check_current(self, source: LoaderThread) -> None:
+        """Refuse to continue a stream whose steps belong to a later one, or to states before a load."""
+        if self._source is not source:
+            text = f"this stream of '{self._plan.name}' is over: a later running.stream(...) has taken over its steps"
+            raise HfError("HF821", f"{text}, or a running.load(...) has replaced them; iterate over a new stream alone")
+
     def _call_seconds(self, seconds: Mapping[str, float | CallSeconds]) -> dict[str, CallSeconds]:
         labels = [step.label for step in self._plan.steps]
         for label, duration in seconds.items():
@@ -152,6 +167,7 @@ class RunningStream:
         results = (self._recovering or stream).results(source, decisions)
         try:
             while True:
+                self._check_current(source)
                 with self._processes.alone(f"a stream of '{self._plan.name}'"):
                     result = next(results, END)
                 if result is END:

@@ -35,6 +35,7 @@ from hfdsl.plan.sizes import bind_sizes
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
+from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.files import SavedStream
 from hfdsl.runtime.queues.groups import (
     are_known,
@@ -50,7 +51,6 @@ from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.run import QueueRun
 from hfdsl.runtime.queues.stage_files import copied, loaded, saved
 from hfdsl.runtime.queues.stage_plans import StagedQueue, queue_stages
-from hfdsl.runtime.queues.streaming import DecisionLog
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.loaded_states import check_loads_of_stream
 from hfdsl.runtime.schedule import QueueSpec, QueueState

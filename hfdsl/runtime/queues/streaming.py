@@ -42,15 +42,12 @@ is ever late. ``hfdsl simulate`` shows what they would do with groups that finis
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from os import PathLike
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TextIO
+from typing import Any
 
 from hfdsl.errors import CheckpointError
 from hfdsl.graph.lags import stage_lags
@@ -58,16 +55,12 @@ from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import (
-    CallNumber,
     Decision,
-    Loads,
-    check_one_after_another,
     dispatch_decision,
-    read_log,
     take_decision,
-    to_lines,
 )
 from hfdsl.runtime.loading import END, BatchSource
+from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.files import QueueKeepingBackend, SavedQueue, SavedStream
 from hfdsl.runtime.recovery.steps import RecoverableBackend
 from hfdsl.runtime.runner import StepRunner
@@ -168,101 +161,6 @@ class StageOrder:
         )
 
 
-def opened_log(path: Path) -> TextIO:
-    """A file to append decisions to, without the line that a killed run did not finish."""
-    whole = path.read_bytes() if path.is_file() else b""
-    if whole and not whole.endswith(b"\n"):
-        os.truncate(path, whole.rfind(b"\n") + 1)
-    return path.open("a", encoding="utf-8")
-
-
-class DecisionLog:
-    """A log of decisions: writes them to a file, and compares them with those of a run to repeat.
-
-    ``expected`` are the decisions that are still to be repeated; None without a log to repeat. ``journal`` is a list
-    that keeps decisions for a recovery, which repeats them.
-    """
-
-    def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
-        self._file = None if log is None else opened_log(Path(log))
-        self._pauses = False
-        self.expected: deque[Decision] | None = None
-        self.journal: list[Decision] | None = None
-        self._loads: dict[CallNumber, Decision] | None = None
-        if replay is not None:
-            self._repeat(read_log(replay))
-
-    def _repeat(self, decisions: Iterable[Decision]) -> None:
-        decisions = list(decisions)
-        self.expected = deque(decision for decision in decisions if decision.kind != "load")
-        self._loads = {decision.call: decision for decision in decisions if decision.call is not None}
-        check_one_after_another({call: decision.loaded for call, decision in self._loads.items()})
-
-    @classmethod
-    def repeating(cls, decisions: Iterable[Decision]) -> Self:
-        """A log without a file, of decisions recorded before."""
-        log = cls(None, None)
-        log._pauses = True
-        log._repeat(decisions)
-        return log
-
-    @property
-    def loads(self) -> Loads | None:
-        """The loads of weights in flight in the run to repeat, which calls load again; None without such a run."""
-        return None if self._loads is None else {call: decision.loaded for call, decision in self._loads.items()}
-
-    @property
-    def begins_steps(self) -> bool:
-        """Whether another step may begin: always, if there is no log to repeat."""
-        return self.expected is None or any(decision.kind == "dispatch" for decision in self.expected)
-
-    @property
-    def paused(self) -> bool:
-        """Whether this log repeats decisions of its own run, and all were repeated."""
-        return self._pauses and not self.expected
-
-    def add(self, decisions: Sequence[Decision]) -> None:
-        """Record decisions; the journal records them in any case, since they were carried out.
-
-        Raises:
-            CheckpointError: HF761 if they differ from the repeated log, HF906 if the file cannot be written.
-        """
-        if self.journal is not None:
-            self.journal += decisions
-        for decision in decisions if self.expected is not None else ():
-            if decision.call is not None:  # calls end in any order
-                expected: Decision | None = (self._loads or {}).pop(decision.call, decision)
-            else:
-                expected = self.expected.popleft() if self.expected else None
-            if decision != expected:
-                logged = to_lines([expected]).strip() if expected else "nothing"
-                text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
-                raise CheckpointError("HF761", f"{text}; a log can be repeated only from the step at which it begins")
-        if self._file is not None and decisions:
-            try:
-                self._file.write(to_lines(decisions))
-                self._file.flush()
-            except OSError as error:
-                text = f"the decisions of the queues cannot be written to '{self._file.name}': {error.strerror}"
-                raise CheckpointError("HF906", text) from None
-
-    def end(self) -> None:
-        """Note that the run has ended.
-
-        Raises:
-            CheckpointError: HF761 if the log to repeat has more decisions.
-        """
-        if self.expected and not self._pauses:
-            text = f"the loader ended where the log to repeat has {to_lines([self.expected[0]]).strip()}"
-            raise CheckpointError("HF761", f"{text}; give the stream as many batches as the run that wrote the log had")
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            with suppress(OSError):  # of lines that could not be written
-                self._file.close()
-
-
 class Stream:
     """The steps of a run that have begun and not ended."""
 
@@ -280,7 +178,7 @@ class Stream:
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Submit stages as their queues allow, and yield the results of steps in order."""
         prompts = True
-        while not log.paused and (stage := self.order.next(prompts and log.begins_steps)) is not None:
+        while not log.repeated and (stage := self.order.next(prompts and log.begins_steps)) is not None:
             step = self.order.steps[stage]
             if step not in self._in_flight:
                 batch = source.next()
@@ -291,9 +189,10 @@ class Stream:
                 continue
             with self._breaking(step):
                 self._in_flight[step].submit(stage, self.order.steps)
-            log.add(self.order.submit(stage))
+            log.add(self.order.submit(stage), loader_ended=not prompts)
             if min(self.order.steps) > step:
                 yield self._finish(step)
+        log.end()
         self._record(0)
 
     @property

@@ -31,8 +31,9 @@ from typing import Any
 
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.loading import END, BatchSource
+from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.stage_stream import StageStream
-from hfdsl.runtime.queues.streaming import DecisionLog, Stream
+from hfdsl.runtime.queues.streaming import Stream
 from hfdsl.runtime.recovery.steps import Recovery
 from hfdsl.runtime.runner import StepRunner
 

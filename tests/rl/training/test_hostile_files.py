@@ -27,7 +27,7 @@ from hfdsl.rl.training.run_folder import checkpoints
 from hfdsl.rl.training.sinks import SINKS_FILE, SinkRun
 from hfdsl.rl.training.toml.tables import read_toml
 from hfdsl.runtime.decisions import Decision
-from hfdsl.runtime.queues.streaming import DecisionLog
+from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.saving.driver import read_manifest
 from hfdsl.runtime.saving.recording import HEADER, read_header
 from hfdsl.runtime.saving.sealed_json import digest, sealed

@@ -1,0 +1,127 @@
+"""The log of a stream's decisions: a file of them, and those of an earlier run to repeat."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Final, Self, TextIO
+
+from hfdsl.errors import CheckpointError
+from hfdsl.runtime.decisions import (
+    CallNumber,
+    Decision,
+    Loads,
+    check_one_after_another,
+    check_one_run,
+    read_log,
+    to_lines,
+)
+
+MORE_BATCHES: Final = "give the stream as many batches as the run that wrote the log had"
+
+
+def opened_log(path: Path) -> TextIO:
+    """A file to append decisions to, without the line that a killed run did not finish."""
+    whole = path.read_bytes() if path.is_file() else b""
+    if whole and not whole.endswith(b"\n"):
+        os.truncate(path, whole.rfind(b"\n") + 1)
+    return path.open("a", encoding="utf-8")
+
+
+class DecisionLog:
+    """A log of decisions: writes them to a file, and compares them with those of a run to repeat.
+
+    ``expected`` are the decisions that are still to be repeated; None without a log to repeat. ``journal`` is a list
+    that keeps decisions for a recovery, which repeats them.
+    """
+
+    def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
+        self._file = None if log is None else opened_log(Path(log))
+        self._pauses = False
+        self.expected: deque[Decision] | None = None
+        self.journal: list[Decision] | None = None
+        self._loads: dict[CallNumber, Decision] | None = None
+        if replay is not None:
+            self._repeat(read_log(replay))
+
+    def _repeat(self, decisions: Iterable[Decision]) -> None:
+        decisions = list(decisions)
+        check_one_run(decisions)
+        self.expected = deque(decision for decision in decisions if decision.kind != "load")
+        self._loads = {decision.call: decision for decision in decisions if decision.call is not None}
+        check_one_after_another({call: decision.loaded for call, decision in self._loads.items()})
+
+    @classmethod
+    def repeating(cls, decisions: Iterable[Decision]) -> Self:
+        """A log without a file, of decisions recorded before."""
+        log = cls(None, None)
+        log._pauses = True
+        log._repeat(decisions)
+        return log
+
+    @property
+    def loads(self) -> Loads | None:
+        """The loads of weights in flight in the run to repeat, which calls load again; None without such a run."""
+        return None if self._loads is None else {call: decision.loaded for call, decision in self._loads.items()}
+
+    @property
+    def begins_steps(self) -> bool:
+        """Whether another step may begin: always, if there is no log to repeat."""
+        return self.expected is None or any(decision.kind == "dispatch" for decision in self.expected)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether this log repeats decisions, and all were repeated."""
+        return self.expected is not None and not self.expected
+
+    @property
+    def paused(self) -> bool:
+        """Whether this log repeats decisions of its own run, and all were repeated."""
+        return self._pauses and not self.expected
+
+    def add(self, decisions: Sequence[Decision], *, loader_ended: bool = False) -> None:
+        """Record decisions; the journal records them in any case, since they were carried out.
+
+        Raises:
+            CheckpointError: HF761 if they differ from the repeated log, HF906 if the file cannot be written.
+        """
+        if self.journal is not None:
+            self.journal += decisions
+        for decision in decisions if self.expected is not None else ():
+            if decision.call is not None:  # calls end in any order
+                expected: Decision | None = (self._loads or {}).pop(decision.call, decision)
+            else:
+                expected = self.expected.popleft() if self.expected else None
+            if decision != expected:
+                logged = to_lines([expected]).strip() if expected else "nothing"
+                text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
+                lacks = loader_ended and expected is not None and expected.kind == "dispatch"
+                advice = MORE_BATCHES if lacks else "a log can be repeated only from the step at which it begins"
+                raise CheckpointError("HF761", f"{text}; {advice}")
+        if self._file is not None and decisions:
+            try:
+                self._file.write(to_lines(decisions))
+                self._file.flush()
+            except OSError as error:
+                text = f"the decisions of the queues cannot be written to '{self._file.name}': {error.strerror}"
+                raise CheckpointError("HF906", text) from None
+
+    def end(self) -> None:
+        """Note that the run has ended.
+
+        Raises:
+            CheckpointError: HF761 if the log to repeat has more decisions.
+        """
+        if self.expected and not self._pauses:
+            text = f"the loader ended where the log to repeat has {to_lines([self.expected[0]]).strip()}"
+            raise CheckpointError("HF761", f"{text}; {MORE_BATCHES}")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with suppress(OSError):  # of lines that could not be written
+                self._file.close()

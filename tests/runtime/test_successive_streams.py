@@ -1,0 +1,93 @@
+"""One run has one stream of steps, whatever loops over it, and a log is of one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.errors import CheckpointError, HfError, WiringError
+from hfdsl.protocols.queueing import Late
+from hfdsl.runtime.running import Running
+from tests.runtime.stage_programs import B, deciding, prompts, stage_deployment
+
+BOTH = pytest.mark.parametrize("late", ["wait", "drop"])
+"""Stages that follow each other step by step, and a queue that decides."""
+
+
+def launched(late: Late) -> Running:
+    return deciding.given(late=late).compile(stage_deployment(), dims={B: 4}).launch(seed=3)
+
+
+def numbers(results: Any) -> list[int]:
+    return [number for trained in results for number in trained.number.tensor.tolist()]
+
+
+@BOTH
+def test_a_later_stream_takes_over_the_steps_of_an_earlier_one(late: Late) -> None:
+    with launched(late) as running:
+        earlier, trained = running.stream(prompts(6, 4)), list[Any]()
+        trained.append(next(earlier))
+        read = running.batches_read
+        later = running.stream(prompts(6, 4, read))
+        trained.append(next(later))
+        with pytest.raises(HfError, match=r"HF821: this stream of 'deciding' is over: a later running\.stream"):
+            next(earlier)
+        trained += later
+        assert numbers(trained) == list(range(24)), "every prompt once"
+
+
+@BOTH
+def test_a_loop_does_not_go_on_with_the_steps_before_a_load(late: Late, tmp_path: Path) -> None:
+    with launched(late) as running:
+        results = running.stream(prompts(6, 4))
+        next(results)
+        running.save(tmp_path)
+        read = running.batches_read
+        next(results)
+        running.load(tmp_path)
+        with pytest.raises(HfError, match=r"HF821: .* a running\.load"):
+            next(results)
+        assert numbers(running.stream(prompts(6, 4, read))) == list(range(4, 24))
+
+
+@BOTH
+def test_a_replay_stops_where_the_loop_of_the_run_was_left(late: Late, tmp_path: Path) -> None:
+    with launched(late) as running:
+        for _ in running.stream(prompts(6, 4), log=tmp_path / "log"):
+            if running.steps == 2:
+                break
+    with launched(late) as running:
+        assert numbers(running.stream(prompts(6, 4), replay=tmp_path / "log")) == list(range(8))
+
+
+@BOTH
+def test_a_replay_whose_loader_ends_early_says_so(late: Late, tmp_path: Path) -> None:
+    with launched(late) as running:
+        list(running.stream(prompts(6, 4), log=tmp_path / "log"))
+    text = r"HF761: .* where .*log .*has .*dispatch.*; give the stream as many batches as the run that wrote the log"
+    with launched(late) as running, pytest.raises(CheckpointError, match=text):
+        list(running.stream(prompts(3, 4), replay=tmp_path / "log"))
+
+
+@BOTH
+def test_a_log_of_several_runs_is_refused(late: Late, tmp_path: Path) -> None:
+    for _ in range(2):
+        with launched(late) as running:
+            list(running.stream(prompts(3, 4), log=tmp_path / "log"))
+    text = "HF761: the log dispatches group 0 of 'queue' twice: it has the decisions of several runs"
+    with launched(late) as running, pytest.raises(CheckpointError, match=text):
+        running.stream(prompts(3, 4), replay=tmp_path / "log")
+
+
+@pytest.mark.parametrize("what", [4, None, "prompts", prompts(1, 4)[0], {"prompts": prompts(1, 4)[0]}])
+def test_what_is_no_loader_is_refused_by_its_type(what: Any) -> None:
+    with launched("wait") as running:
+        with pytest.raises(
+            WiringError, match=f"HF206: 'deciding' streams from a loader, .* got {type(what).__name__};"
+        ):
+            running.stream(what)
+        with pytest.raises(WiringError, match="HF206: the loader of 'deciding' yielded str"):
+            next(running.stream(["prompts"]))  # type: ignore[list-item]
+        assert numbers(running.stream(iter(prompts(1, 4)))) == list(range(4))
