@@ -24,6 +24,7 @@ from hfdsl.runtime.queues.stage_plans import QueueStages
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.joining import picked_rows, rows_after_rows
+from hfdsl.types.ragged import Jagged
 
 
 class LoadedPrompts:
@@ -63,10 +64,14 @@ class LoadedPrompts:
         """Hold another batch of the loader; errors as for ``Running.step``.
 
         Raises:
-            HfError: HF765 if it puts in a different number of groups than the first batch.
+            HfError: HF765 if it puts in a different number of groups than the batches before it, or its rows are of
+                other shapes although prompts of several batches may be dispatched together.
         """
-        for reader, inputs in self._checked(batch).items():
-            self.batches[reader, self.loaded] = inputs
+        by_stage = self._checked(batch)
+        for stage, inputs in by_stage.items():
+            self._check_alike(stage, inputs)
+        for stage, inputs in by_stage.items():
+            self.batches[stage, self.loaded] = inputs
         self.loaded += 1
 
     def undispatched(self, stage: int) -> int:
@@ -100,6 +105,24 @@ class LoadedPrompts:
                     f"before put in {spec.dispatch}; give every step equally many prompts",
                 )
         return by_stage
+
+    def _check_alike(self, stage: int, inputs: Mapping[int, Batch]) -> None:
+        """Where prompts are dispatched again, together with later ones, their rows must form one column."""
+        before = self.batches.get((stage, self.loaded - 1))
+        behind = [self._specs[index] for index in self._stages.links.behind(stage)]
+        if before is None or not any(spec.late == "refill" for spec in behind):
+            return
+        names = {node: name for name, node in self._stages.inputs[stage].items()}
+        for node, batch in inputs.items():
+            for column, value in batch.__hf_columns__.items():
+                shape, there = (_row_shape(rows) for rows in (value, before[node].__hf_columns__[column]))
+                if shape != there:
+                    raise HfError(
+                        "HF765",
+                        f"column '{column}' of '{names[node]}' {shape} in a batch of the loader of "
+                        f"'{self._plan.name}', and {there} in the one before: late=\"refill\" dispatches prompts of "
+                        "several batches together; give all the same columns, padded to one length or ragged",
+                    )
 
     def sizes(self, by_stage: Mapping[int, Mapping[int, Batch]]) -> dict[Any, int]:
         """The sizes of dims from inputs, with those of the plan."""
@@ -148,3 +171,10 @@ class LoadedPrompts:
         for key in gone:
             if key[1] != self.loaded - 1:
                 del self.batches[key]
+
+
+def _row_shape(value: Any) -> str:
+    """The shape of each row of a raw column, in words; rows of lists and ragged columns have any."""
+    if value is None:
+        return "is absent"
+    return "has rows of any length" if isinstance(value, (list, Jagged)) else f"has rows of shape {[*value.shape[1:]]}"
