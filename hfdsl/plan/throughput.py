@@ -43,11 +43,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hfdsl.deploy.pools import devices
+from hfdsl.errors import WiringError
 from hfdsl.graph.columns import columns_read
 from hfdsl.graph.program import Derived
 from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.marked_graph import Cycle, MarkedGraph, TokenEdge
 from hfdsl.plan.plan import DRIVER, Plan, Step
+from hfdsl.types.batches import closest
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def throughput(
 
     Raises:
         ValueError: for a plan without queues, whose steps are one after another.
+        WiringError: HF202 for a call that the plan does not have, or a number that is no duration or utilization.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -110,6 +113,9 @@ def throughput(
     """
     if not plan.split.queues:
         raise ValueError(f"'{plan.name}' has no queues, so its steps run one after another")
+    _check_calls(plan, "seconds", seconds, math.inf)
+    _check_calls(plan, "utilization", utilization or {}, 1)
+    _check_calls(plan, "engine_utilization", engine_utilization or {}, 1)
     lags = [queue.lag or 0 if lag is None else lag for _, queue in plan.split.queues]
     calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
     orders, shared = list(_orders(plan)), list(_devices(plan))
@@ -146,6 +152,17 @@ def throughput(
     timed = {label: part for label, part in on_device.items() if calls[label]}
     enough_lag = None if _slowed(at_once, in_engine, timed, shared) else enough
     return Throughput(_slowest(graph(lags), fastest), enough_lag)
+
+
+def _check_calls(plan: Plan, subject: str, numbers: Mapping[str, float], most: float) -> None:
+    labels = [step.label for step in plan.steps]
+    for label, number in numbers.items():
+        if label not in labels:
+            text = f"{subject}= of throughput: '{plan.name}' has no call '{label}'; {closest(label, labels)}"
+            raise WiringError("HF202", text)
+        if not (0 <= number <= most and math.isfinite(number)):
+            kind = "a number of at least 0" if most > 1 else "a number from 0 to 1"
+            raise WiringError("HF202", f"{subject}= of throughput: '{label}' takes {kind}, got {number!r}")
 
 
 def _slowed(

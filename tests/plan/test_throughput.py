@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from hfdsl.errors import WiringError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
 from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan, with_lag
@@ -148,3 +150,22 @@ def test_functions_behind_a_queue_run_where_its_reader_does() -> None:
 def test_a_plan_without_queues_has_no_cycles() -> None:
     with pytest.raises(ValueError, match="one after another"):
         throughput(with_lag(plan_of("grpo"), None), {})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        (
+            {"seconds": {"sampler.genrate": 1.0}},
+            "seconds= .* has no call 'sampler.genrate'; did you mean 'sampler.generate'",
+        ),
+        ({"seconds": {"sampler.generate": -1.0}}, "'sampler.generate' takes a number of at least 0, got -1.0"),
+        ({"seconds": {"sampler.generate": float("nan")}}, "takes a number of at least 0, got nan"),
+        ({"utilization": {"actor": 0.5}}, "utilization= of throughput: .* has no call 'actor'"),
+        ({"utilization": {"sampler.generate": 1.5}}, "takes a number from 0 to 1, got 1.5"),
+        ({"engine_utilization": {"sampler.generate": -0.5}}, "engine_utilization= .* from 0 to 1, got -0.5"),
+    ],
+)
+def test_calls_that_do_not_exist_and_numbers_that_are_none_are_refused(numbers: dict[str, Any], text: str) -> None:
+    with pytest.raises(WiringError, match=f"HF202: .*{text}"):
+        throughput(plan_of("grpo"), **{"seconds": {}, **numbers})
