@@ -398,7 +398,8 @@ class Running:
             CheckpointError: HF761 if decisions are not those of ``replay``.
             LostProcessError: HF840 if processes were lost more often than ``launch(..., retries=...)`` allows.
             WiringError, SizeError, RoleError: as ``step``, and HF202 if ``seconds`` names a call that the plan does not
-                have, or gives one no duration; whatever the loader raises.
+                have, or gives one no duration, or the backend is not the local one; HF206 if ``loader`` is none;
+                HF821 in the iterator, after a later ``stream`` or ``load``; whatever the loader raises.
         """
         self._processes.usable_backend(self.plan.name)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide

@@ -258,6 +258,17 @@ def test_seconds_that_are_no_duration_are_refused(late: Late, duration: Any) -> 
         running.stream(case.loader(), seconds={"engine.generate": duration})
 
 
+def test_seconds_are_refused_where_calls_take_time() -> None:
+    def timed(plan: Plan, seed: int, **_: Any) -> TimedBackend:
+        return TimedBackend(plan, seed, STRAGGLER.seconds)
+
+    with (
+        STRAGGLER.launched(timed) as running,
+        pytest.raises(HfError, match=r"HF202: .* only the local backend has a v"),
+    ):
+        running.stream(STRAGGLER.loader(), seconds=STRAGGLER.seconds)
+
+
 def test_a_batch_of_another_size_is_refused_and_breaks_nothing() -> None:
     case = Case("drop", 1, 1, 4, 4, ((1, 1),), (1,), 3)
     program = deciding.given(lag=1, late="drop")

@@ -9,7 +9,7 @@ from typing import Any
 from hfdsl.errors import HfError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
-from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.backend import Backend, PollingBackend
 from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
@@ -62,7 +62,8 @@ class RunningStream:
         """The results in order, as ``Running.stream`` yields them.
 
         Raises:
-            WiringError: HF202 if ``seconds`` names a call that the plan does not have, HF206 if the loader is none.
+            WiringError: HF202 if ``seconds`` names a call that the plan does not have, or calls take real time;
+                HF206 if the loader is none.
         """
         self._check_loader(loader)
         call_seconds = self._call_seconds(seconds or {})
@@ -135,6 +136,9 @@ class RunningStream:
 
     def _call_seconds(self, seconds: Mapping[str, float | CallSeconds]) -> dict[str, CallSeconds]:
         labels = [step.label for step in self._plan.steps]
+        if seconds and isinstance(self._runner.backend, PollingBackend):
+            text = f"seconds= of the stream: the calls of '{self._plan.name}' take the time that they take"
+            raise WiringError("HF202", f"{text}; only the local backend has a virtual clock")
         for label, duration in seconds.items():
             if label not in labels:
                 text = f"seconds= of the stream: '{self._plan.name}' has no call '{label}'; {closest(label, labels)}"
