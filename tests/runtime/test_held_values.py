@@ -92,6 +92,15 @@ def test_what_is_behind_a_queue_may_change(late: Late, tmp_path: Path) -> None:
     assert numbers == list(range(4, 24))
 
 
+@pytest.mark.parametrize("late", LATES)
+def test_a_checkpoint_with_batches_of_another_size_is_refused(late: Late, tmp_path: Path) -> None:
+    saved(deciding.given(late=late), tmp_path, {B: 4})
+    text = r"HF905: the state has rows of other sizes in the queues of 'deciding': .* has 4 where B = 8"
+    plan = deciding.given(late=late).compile(stage_deployment(), dims={B: 8})
+    with plan.launch(seed=3) as running, pytest.raises(CheckpointError, match=text):
+        running.load(tmp_path)
+
+
 def test_queues_that_decide_here_and_follow_steps_there_are_refused(tmp_path: Path) -> None:
     plan = deciding.given(late="wait", rows=4)
     saved(plan, tmp_path, {B: 4})  # whole steps; without the size, 4 rows may be of several steps

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hfdsl.errors import HfError, WiringError
+from hfdsl.errors import CheckpointError, HfError, SizeError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, PollingBackend
@@ -112,7 +112,11 @@ class RunningStream:
         """
         with self._runner.breaking(self._runner.next_step):
             check_held_values(self._plan, saved)
-            self._begin().load(backend, folder, saved)
+            try:
+                self._begin().load(backend, folder, saved)
+            except SizeError as error:
+                text = f"the state has rows of other sizes in the queues of '{self._plan.name}': {error.message}"
+                raise CheckpointError("HF905", text) from None
 
     def loads(self, folder: str, manifest: Manifest) -> dict[str, Callable[[], None]]:
         """The function by which the stream of this plan goes back to a file, if it has steps in progress."""
