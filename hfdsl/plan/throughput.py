@@ -49,6 +49,7 @@ from hfdsl.graph.program import Derived
 from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.marked_graph import Cycle, MarkedGraph, TokenEdge
 from hfdsl.plan.plan import DRIVER, Plan, Step
+from hfdsl.plan.queues import out_of_step
 from hfdsl.types.batches import closest
 
 
@@ -87,7 +88,7 @@ def throughput(
     without an ``engine_utilization`` its engine.
 
     Raises:
-        ValueError: for a plan without queues, whose steps are one after another.
+        ValueError: for a plan without queues, whose steps are one after another, or with batches of several steps.
         WiringError: HF202 for a call that the plan does not have, or a number that is no duration or utilization.
 
     >>> import hfdsl as hf
@@ -113,6 +114,8 @@ def throughput(
     """
     if not plan.split.queues:
         raise ValueError(f"'{plan.name}' has no queues, so its steps run one after another")
+    if out_of_step(plan):
+        raise ValueError(f"a batch of a queue of '{plan.name}' is not what a step puts in, so stages have no rounds")
     _check_calls(plan, "seconds", seconds, math.inf)
     _check_calls(plan, "utilization", utilization or {}, 1)
     _check_calls(plan, "engine_utilization", engine_utilization or {}, 1)

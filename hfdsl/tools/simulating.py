@@ -11,6 +11,7 @@ from typing import Any
 
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.queues import out_of_step
 from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.throughput import Throughput, throughput
 from hfdsl.plan.timeline import read_trace
@@ -67,6 +68,10 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         raise UsageError("--slots simulates groups that share no device: utilization does not go with it")
     if not plan.split.queues:
         raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
+    if arguments.slots is None and out_of_step(plan):
+        instead = "--slots N simulates its groups one by one"
+        in_python = "running.stream(loader, seconds=...) runs the program on a virtual clock"
+        raise UsageError(f"a batch of a queue of '{plan.name}' is not what a step puts in: {instead}, and {in_python}")
     if arguments.seconds is None:
         raise UsageError(f"give --seconds FILE: a run's trace or a TOML file with the times of calls{_example(plan)}")
     seconds = _read(Path(arguments.seconds), plan)

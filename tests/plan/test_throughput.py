@@ -18,7 +18,9 @@ from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan, wi
 from tests.nightly import examples
 from tests.rl.dataflows.programs import SIZES
 from tests.rl.dataflows.test_asynchronous import FLOWS, placed
+from tests.runtime import stage_programs
 from tests.runtime.queue_programs import Actor, B, Engine, Judge, Prompts, Samples, Scored, Scores, deployment
+from tests.runtime.stage_programs import deciding, sampling, stage_deployment
 
 CALLS = (
     "sampler.generate",
@@ -150,6 +152,14 @@ def test_functions_behind_a_queue_run_where_its_reader_does() -> None:
 def test_a_plan_without_queues_has_no_cycles() -> None:
     with pytest.raises(ValueError, match="one after another"):
         throughput(with_lag(plan_of("grpo"), None), {})
+
+
+def test_batches_of_several_steps_have_no_rounds() -> None:
+    for program in (deciding.given(rows=8), sampling.given(late="drop", drops=1)):
+        with pytest.raises(ValueError, match="is not what a step puts in"):
+            throughput(program.compile(stage_deployment(), dims={stage_programs.B: 4}), {})
+    whole = deciding.given(rows=4).compile(stage_deployment(), dims={stage_programs.B: 4})
+    assert throughput(whole, {"engine.generate": 3.0}).seconds == 3.0
 
 
 @pytest.mark.parametrize(

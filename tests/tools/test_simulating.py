@@ -24,6 +24,19 @@ def queued(questions: Questions, actor: Actor, judge: Judge) -> Lengths:
 batches = lambda: (Questions(text=[f"{i}"] * 8) for i in range(9))
 experiment = hf.Experiment(queued, deployment, dims={B: 8, P: 4}, batches=batches)
 """
+KEEPING = """
+class Kept(hf.Batch):
+    keep: hf.bool_[B]
+
+class Keeping(Judge):
+    @register(Dispatch.DP_PROTO)
+    def keep(self, answers: Questions) -> Kept: ...
+
+deployment = hf.Deployment(
+    actor=deployment["actor"], judge=hf.place(Keeping, pool=deployment["judge"].pool)
+)
+
+@hf.dataflow"""
 SECONDS = '[seconds]\n"actor.answer" = { median = 4.0, tail = 10.0 }\n"judge.score" = 1.0\n'
 CONSTANT = '[seconds]\n"actor.answer" = 3.0\n"judge.score" = 2.0\n'
 
@@ -243,6 +256,28 @@ def test_what_cannot_be_simulated(
     code, out, err = run_cli(capsys, "simulate", target, "--seconds", "x.toml", *more)
     assert (code, out) == (output.USAGE, "")
     assert err.startswith(f"hfdsl simulate: {message}")
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        'hf.queue(answers, rows=16, lag=2, late="wait")',
+        'hf.queue(answers, rows=4, lag=2, late="refill")',
+        'hf.queue(hf.filter(answers, judge.keep(answers).keep), lag=2, late="drop")',
+    ],
+)
+def test_batches_of_several_steps_are_no_rounds(
+    write: Callable[[str, str], str], queued: str, capsys: Capture, queue: str
+) -> None:
+    changed = QUEUED.replace('hf.queue(actor.answer(questions), lag=2, late="drop")', "batch")
+    changed = changed.replace("    return", f"    answers = actor.answer(questions)\n    batch = {queue}\n    return")
+    write("queued.py", changed.replace("judge: Judge", "judge: Keeping").replace("@hf.dataflow", KEEPING))
+    write("x.toml", CONSTANT + '"judge.keep" = 0.0\n' * ("keep" in queue))
+    code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml")
+    assert (code, out) == (output.USAGE, "")
+    assert err.startswith("hfdsl simulate: a batch of a queue of 'queued' is not what a step puts in: --slots N sim")
+    code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml", "--slots", "8", "--lag", "2")
+    assert (code, err) == (output.OK, "")
 
 
 EXAMPLE = """\
