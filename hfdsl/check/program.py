@@ -40,7 +40,7 @@ from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.lags import Versions, lags
 from hfdsl.graph.origins import Origins, origins
-from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Node, Pack, Ref, RoleCall
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Node, Pack, Queue, Ref, RoleCall
 from hfdsl.graph.signatures import (
     ListType,
     PortType,
@@ -233,8 +233,11 @@ class Program:
 
     @property
     def input_dims(self) -> tuple[type[Dim], ...]:
-        """The dims of the records that are inputs, or that the dataflow builds of columns."""
-        return _dims_in(RecordType(node.op.record) for node in self.graph.nodes if isinstance(node.op, (Input, Pack)))
+        """The dims of the records that are inputs, or that the dataflow builds of columns, and of queues' batches."""
+        ops = [node.op for node in self.graph.nodes]
+        records = _dims_in(RecordType(op.record) for op in ops if isinstance(op, (Input, Pack)))
+        batches = [op.rows for op in ops if isinstance(op, Queue) and isinstance(op.rows, type)]
+        return tuple(dict.fromkeys([*records, *batches]))
 
     def signatures(self) -> Iterator[Signature]:
         """The signatures that the program calls, and those of all other methods of its roles."""

@@ -10,6 +10,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
+from hfdsl.graph.dims import program_dims
 
 
 class B(hf.Dim): ...
@@ -105,6 +106,18 @@ def test_no_size_is_asked_for_a_variable_that_nothing_binds(body: Body, batch_ty
 def test_arguments_that_are_no_sizes_are_reported(dims: Any, message: str) -> None:
     findings = [finding for finding in check(lambda rows, role: role.even(rows), dims) if finding.code == "HF302"]
     assert [finding.message for finding in findings] == [message]
+
+
+def test_the_rows_of_a_queue_are_a_dim_of_the_program() -> None:
+    class Taken(hf.Dim): ...
+
+    def program(rows: Any, role: Any) -> Any:
+        return role.even(hf.queue(role.even(rows), rows=Taken, lag=2, late="wait"))
+
+    assert "HF305" not in check(program, {B: 8, Taken: 4}).codes
+    assert "HF301" in check(program, {B: 8}).codes, "whose size is asked for"
+    program.__annotations__ |= {"rows": Rows, "role": Role}
+    assert {*program_dims(hf.dataflow(program).trace())} == {B, Taken}, "which a configuration may give"
 
 
 def test_a_dim_that_the_program_lacks_is_reported_from_one_of_the_same_name() -> None:
