@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError, WiringError
+from hfdsl.plan.plan import Plan
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.running import Running
+from tests.runtime.losing_backend import LosingBackend, Losses
 from tests.runtime.stage_programs import B, deciding, prompts, stage_deployment
 
 BOTH = pytest.mark.parametrize("late", ["wait", "drop"])
@@ -18,6 +22,10 @@ BOTH = pytest.mark.parametrize("late", ["wait", "drop"])
 
 def launched(late: Late) -> Running:
     return deciding.given(late=late).compile(stage_deployment(), dims={B: 4}).launch(seed=3)
+
+
+def lossless(plan: Plan, seed: int, **_: Any) -> LosingBackend:
+    return LosingBackend(plan, seed, Losses({}))
 
 
 def numbers(results: Any) -> list[int]:
@@ -36,6 +44,35 @@ def test_a_later_stream_takes_over_the_steps_of_an_earlier_one(late: Late) -> No
             next(earlier)
         trained += later
         assert numbers(trained) == list(range(24)), "every prompt once"
+
+
+@BOTH
+@pytest.mark.parametrize("retries", [None, hf.Retries(every=2)])
+def test_each_stream_writes_its_decisions_to_its_own_log(
+    late: Late, retries: hf.Retries | None, tmp_path: Path
+) -> None:
+    plan = deciding.given(late=late).compile(stage_deployment(), dims={B: 4})
+    with plan.launch(lossless, seed=3, retries=retries) as running:
+        earlier = running.stream(prompts(6, 4), log=tmp_path / "earlier")
+        next(earlier)
+        before = (tmp_path / "earlier").read_text()
+        assert len(list(running.stream(prompts(6, 4, running.batches_read), log=tmp_path / "later"))) == 5
+        assert (tmp_path / "earlier").read_text() == before
+        assert len(before.splitlines()) + len((tmp_path / "later").read_text().splitlines()) == running.decisions
+        with pytest.raises(HfError, match="HF821"):
+            next(earlier)
+
+
+def test_a_loader_that_uses_its_own_run_ends_no_stream() -> None:
+    with launched("wait") as running:
+
+        def loader() -> Iterator[Any]:
+            for batch in prompts(3, 4):
+                with pytest.raises(HfError, match="HF821: a stream of 'deciding' was called during a stream of"):
+                    next(running.stream(prompts(1, 4)))
+                yield batch
+
+        assert numbers(running.stream(loader())) == list(range(12))
 
 
 @BOTH

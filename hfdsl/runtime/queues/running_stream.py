@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ class RunningStream:
         self.begun: Stream | StageStream | None = None
         self._plan, self._processes, self._runner = plan, processes, runner
         self._source: LoaderThread | None = None  # of the last call
+        self._open: Generator[Any] | None = None  # its results
 
     @property
     def decisions(self) -> int:
@@ -74,6 +75,7 @@ class RunningStream:
 
     def forget(self) -> None:
         """Forget the work in progress, which belongs to states that no longer exist."""
+        self._leave()
         self.begun = self._source = None
         if self._processes.recovery is not None:
             self._processes.recovery.streams.pop(self._plan.name, None)
@@ -169,10 +171,12 @@ class RunningStream:
         return StageStream(self._runner) if decides(self._plan) else Stream(self._runner)
 
     def _results(self, loader: Iterable[Any], timeout: float, decisions: DecisionLog) -> Iterator[Any]:
-        stream = self.begun or self._begin()
-        source = self._source = LoaderThread(loader, timeout, lambda: str(stream.order), self._source)
+        with self._processes.alone(f"a stream of '{self._plan.name}'"):
+            self._leave()
+            stream = self.begun or self._begin()
+            source = self._source = LoaderThread(loader, timeout, lambda: str(stream.order), self._source)
+            results = self._open = (self._recovering or stream).results(source, decisions)
         self._processes.loaders.append(source)
-        results = (self._recovering or stream).results(source, decisions)
         try:
             while True:
                 self._check_current(source)
@@ -187,3 +191,9 @@ class RunningStream:
             source.close()
             self._processes.loaders.remove(source)
             decisions.close()
+
+    def _leave(self) -> None:
+        """End the loop of an earlier call, which the caller may still hold; its steps stay in progress."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
