@@ -19,6 +19,7 @@ from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.running_stream import RunningStream
+from hfdsl.runtime.queues.shared_states import warn_of_shared_updates
 from hfdsl.runtime.recovery.steps import Recovered
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.driver import Saving, read_manifest, save_states
@@ -43,7 +44,8 @@ class Running:
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
 
-        Its steps use the workers' current states. The processes end with this run.
+        Its steps use the workers' current states, and it warns of updates that queues do not count (HF746). The
+        processes end with this run.
 
         Raises:
             ResourceError: HF519 if the plan is for another ``Deployment`` or has the name of a running plan.
@@ -59,6 +61,7 @@ class Running:
         if plan.name in self._processes.steps:
             raise ResourceError("HF519", f"a plan named '{plan.name}' runs here already")
         backend, recovery = self._processes.usable_backend(self.plan.name), self._processes.recovery
+        warn_of_shared_updates(self._processes.plans, plan)
         plans = [*self._processes.plans, plan]
         if recovery is not None and recovery.retries.every is not None:
             check_copied_states(plans)
