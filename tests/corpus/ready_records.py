@@ -129,6 +129,7 @@ def places(*critics: str) -> hf.Deployment:
     )
 
 
+@hf.dataflow
 def targets_of(rollout: Rollout, values: Values, estimates: AdvantagesAndReturns) -> ValueExperience:
     """What a critic learns."""
     return hf.merge(ValueExperience, rollout, values, estimates)

@@ -24,7 +24,7 @@ from tests.typing.mutations import MUTATIONS, dataflows, mutants
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "tests/corpus/valid").glob("*.py"))
-pytestmark = pytest.mark.xdist_group("plugin")  # one process: the cache is one
+pytestmark = [pytest.mark.xdist_group("plugin"), pytest.mark.sampled]  # one process: the cache is one
 MUTANTS = 24 if NIGHTLY else 2
 """How many mutants of each program are tried."""
 

@@ -150,6 +150,7 @@ def test_a_hostile_file_ends_in_a_coded_error(reader: str, tmp_path: Path) -> No
         ends_in_a_code(reader, tmp_path, content)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("reader", READERS)
 def test_a_damaged_file_ends_in_a_coded_error(reader: str, tmp_path: Path) -> None:
     _, valid, _ = READERS[reader]
@@ -236,6 +237,7 @@ def test_bad_rows_are_skipped_or_named_by_file_and_line(tmp_path: Path, monkeypa
 # -- states
 
 
+@pytest.mark.sampled
 def test_a_damaged_state_ends_in_a_coded_error(tmp_path: Path) -> None:
     state = flatten_state({"weights": torch.arange(6.0), "steps": 3, "moments": (torch.ones(2),)}, "role")
     written = write(str(tmp_path), "policy", state)

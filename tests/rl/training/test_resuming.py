@@ -281,6 +281,7 @@ def test_a_change_of_any_field_is_found(stopped: Path, name: str) -> None:
             checkpoints.read(checkpoint, inputs, accept)
 
 
+@pytest.mark.sampled
 def test_a_change_of_any_character_is_found_or_changes_nothing(stopped: Path) -> None:
     checkpoint = checkpoints.latest(stopped / "run/checkpoints")
     file, inputs = checkpoint / "checkpoint.json", inputs_of(checkpoint)
