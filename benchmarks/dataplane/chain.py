@@ -1,6 +1,6 @@
 """The six-call PPO chain: what its data plane costs, with hfdsl and with others, in one run and in turn.
 
-``python -m benchmarks.dataplane.chain --mib 4 64 256``. What is measured, and how, is in ``benchmarks/dataplane/README.md``.
+``python -m benchmarks.dataplane.chain --mib 4 64 256``; ``benchmarks/dataplane/README.md`` says what is measured.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ counted, and where calls slow each other down in an engine or, wherever two proc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
