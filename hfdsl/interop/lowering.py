@@ -14,7 +14,7 @@ loses nothing silently, and a finding about a field can name the key that decide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -239,6 +239,17 @@ def number(value: Any) -> int | float:
     return value
 
 
+def integer(value: Any) -> int:
+    """An integer.
+
+    Raises:
+        ValueError: for another value.
+    """
+    if not is_integer(value):
+        raise ValueError(f"{value_text(value)} is not an integer")
+    return int(value)
+
+
 def size(value: Any) -> int:
     """A positive integer.
 
@@ -261,11 +272,16 @@ def text(value: Any) -> str:
     return value
 
 
+def is_among(value: Any, names: Container[Any]) -> bool:
+    """Whether a value of a run is one of these names; lists and tables, which have no hash, are none."""
+    return isinstance(value, (str, int, bool, type(None))) and value in names
+
+
 def one_of(names: Mapping[Any, T]) -> Callable[[Any], T]:
     """A reader of values that have another name in hfdsl."""
 
     def read(value: Any) -> T:
-        if not isinstance(value, (str, int, bool, type(None))) or value not in names:
+        if not is_among(value, names):
             listed = ", ".join(value_text(name) for name in names)
             raise ValueError(f"hfdsl has counterparts of {listed}")
         return names[value]

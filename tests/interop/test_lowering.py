@@ -23,6 +23,7 @@ from hfdsl.interop.nemo_rl.reading import from_script as nemo_rl_script
 from hfdsl.interop.openrlhf.reading import from_script as openrlhf_script
 from hfdsl.interop.readers import LIBRARIES
 from hfdsl.interop.reading import Inputs, RunReading
+from hfdsl.interop.settings import Configuration
 from hfdsl.interop.text import SourceText
 from hfdsl.interop.trl.reading import from_script as trl_script
 from hfdsl.interop.verl.reading import from_script as verl_script
@@ -602,17 +603,36 @@ RUNS = {
 }
 
 
+def refused_with(library: str, changed: Configuration) -> str | None:
+    """The code of the error with which a run is not lowered, if it is not."""
+    try:
+        load(LIBRARIES[library].lower(changed))
+    except HfError as error:
+        return error.code
+    return None
+
+
+UNHASHED = {
+    "verl": ["actor_rollout_ref.actor.policy_loss.loss_mode"],
+    "trl": ["loss_type", "scale_rewards", "seed"],
+    "openrlhf": ["actor.policy_loss_type", "algo.advantage.estimator", "train.seed"],
+}
+"""Options whose values are looked up in a table, or written as they are."""
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
+@pytest.mark.parametrize(("library", "key"), [(library, key) for library, keys in UNHASHED.items() for key in keys])
+def test_lists_and_tables_are_no_names(library: str, key: str, value: object) -> None:
+    changed = reading_of(library, RUNS[library]).configuration.with_value(key, value)
+    assert refused_with(library, changed) in {None, *CODES}
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(library=st.sampled_from(sorted(RUNS)), data=st.data(), value=st.sampled_from([*NUMBERS, *OTHERS]))
 def test_any_value_is_lowered_or_refused_with_a_code(library: str, data: st.DataObject, value: object) -> None:
     whole = reading_of(library, RUNS[library]).configuration
     changed = whole.with_value(data.draw(st.sampled_from(sorted({*whole.explicit, *whole.defaults}))), value)
-    code = None
-    try:
-        load(LIBRARIES[library].lower(changed))
-    except HfError as error:
-        code = error.code
-    assert code is None or code in CODES
+    assert refused_with(library, changed) in {None, *CODES}
 
 
 # -- the tables of the documentation

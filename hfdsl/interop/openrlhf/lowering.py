@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hfdsl.interop.lowered_parts import put_lag, put_lengths
-from hfdsl.interop.lowering import Draft, Lowered, not_lowered, number, one_of, same, text, unknown_size
+from hfdsl.interop.lowering import Draft, Lowered, integer, is_among, not_lowered, number, one_of, text, unknown_size
 from hfdsl.interop.openrlhf.lowered_roles import EPOCHS, lower_roles
 from hfdsl.interop.openrlhf.units import (
     ASYNC,
@@ -133,7 +133,7 @@ def has_reference(c: Configuration) -> bool:
 def _without_critic(draft: Draft) -> str:
     c = draft.configuration
     name, epochs, queued = c.value(ESTIMATOR), c.size(EPOCHS), c.value(ASYNC) is True
-    if name not in ADVANTAGES:
+    if not is_among(name, ADVANTAGES):
         raise not_lowered(c, ESTIMATOR, "no dataflow of it has these advantages")
     draft.put("options.group", c.size(SAMPLES), SAMPLES)
     draft.put("options.updates", _updates(c), TRAIN, PROMPTS, SAMPLES)
@@ -151,7 +151,7 @@ def _without_critic(draft: Draft) -> str:
         ("gspo", "group_norm", False, 1, False): "gspo:gspo",
         ("ppo", "group_norm", True, 1, True): "asynchronous:async_grpo",
     }
-    if shape in ready:
+    if isinstance(c.value(LOSS), str) and shape in ready:
         draft.uses(EPOCHS)
         return f"{READY}.{ready[shape]}"
     draft.put("options.advantages", ADVANTAGES[name], ESTIMATOR)
@@ -237,7 +237,7 @@ def _steps(draft: Draft) -> None:
     draft.put("steps", 1000, note="OpenRLHF counts episodes, whose steps depend on the rows of the data")
     if not draft.take("output", "ckpt.output_dir", text):
         draft.put("output", "runs/openrlhf", note="the folder of the run")
-    draft.take("seed", "train.seed", same)
+    draft.take("seed", "train.seed", integer)
     for name, key in (("every", "ckpt.save_steps"), ("keep", "ckpt.max_num")):
         count = c.known(key)
         if (

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from hfdsl.interop.lowering import Draft, Lowered, not_lowered, number, one_of, same, size, text, unknown_size
+from hfdsl.interop.lowering import (
+    Draft,
+    Lowered,
+    integer,
+    is_among,
+    not_lowered,
+    number,
+    one_of,
+    same,
+    size,
+    text,
+    unknown_size,
+)
 from hfdsl.interop.settings import MISSING, Configuration, NotKnown, is_integer
 from hfdsl.interop.trl.units import (
     ACCUMULATION,
@@ -118,7 +130,7 @@ def _algorithm(draft: Draft) -> None:
         draft.uses("beta")
         return
     kind, scale = _loss_kind(c), c.value("scale_rewards")
-    if scale not in SCALES:
+    if not is_among(scale, SCALES):
         raise not_lowered(c, "scale_rewards", "it scales rewards by those of a group, or not at all")
     draft.uses("scale_rewards", "loss_type", "importance_sampling_level", "beta")
     draft.put("options.updates", updates, ACCUMULATION, STEPS)
@@ -139,7 +151,7 @@ def _algorithm(draft: Draft) -> None:
 
 def _loss_kind(c: Configuration) -> str:
     loss, level = c.value("loss_type"), c.value("importance_sampling_level")
-    if loss not in AGGREGATIONS:
+    if not is_among(loss, AGGREGATIONS):
         raise not_lowered(c, "loss_type", f"it has losses for {', '.join(AGGREGATIONS)}")
     if level not in ("token", "sequence"):
         raise not_lowered(c, "importance_sampling_level", "ratios are those of tokens or of sequences")
@@ -202,7 +214,7 @@ def _run(draft: Draft) -> None:
         draft.uses("num_train_epochs")
     if not draft.take("output", "output_dir", text):
         draft.put("output", "runs/trl", note="the folder of the run")
-    draft.take("seed", "seed", same)
+    draft.take("seed", "seed", integer)
     saves = c.known(SAVE_STEPS)
     if is_integer(saves) and saves > 0 and c.known("save_strategy") == "steps":
         draft.put("checkpoints.every", -(-saves // updates), SAVE_STEPS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hfdsl.interop.lowered_parts import put_lag
-from hfdsl.interop.lowering import Draft, Lowered, not_lowered, number, one_of, same, text, unknown_size
+from hfdsl.interop.lowering import Draft, Lowered, is_among, not_lowered, number, one_of, same, text, unknown_size
 from hfdsl.interop.settings import Configuration, NotKnown, is_integer
 from hfdsl.interop.verl.lowered_roles import lower_roles, require_whole_copies
 from hfdsl.interop.verl.units import (
@@ -138,7 +138,7 @@ def _algorithm(draft: Draft) -> None:
         raise not_lowered(c, "distillation.enabled", "its 'distillation' has one teacher, and no rewards")
     if estimator not in (*ADVANTAGES, "gae", "remax"):
         raise not_lowered(c, ESTIMATOR, "no dataflow of it has these advantages")
-    if c.value(LOSS_MODE) not in LOSSES:
+    if not is_among(c.value(LOSS_MODE), LOSSES):
         raise not_lowered(c, LOSS_MODE, f"it has losses for {', '.join(LOSSES)}")
     if mode not in ("sync", "separate_async"):
         raise not_lowered(c, MODE, "a queue of hfdsl has a sampler with GPUs of its own")
