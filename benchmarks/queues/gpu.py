@@ -26,8 +26,7 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -40,7 +39,7 @@ from benchmarks.queues.long_tails import EvenTokens, InFlightLongTails, LongTail
 from benchmarks.queues.utilization import UtilizationSampler, utilization_of_calls
 from benchmarks.training.models import llama
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.plan.timeline import Interval, Timeline, read_trace
+from hfdsl.plan.timeline import Timeline, read_trace
 from hfdsl.protocols.queueing import Late
 from hfdsl.rl.batches import (
     ActorMetrics,
@@ -221,31 +220,29 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
         deque(running.stream(warm_up), maxlen=0)
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
     times, lengths, timelines = list[float](), list[float](), list[Timeline]()
-    with UtilizationSampler() as sampler, first_call(running) as generate:
-        for _, rollout in results:
-            times.append(time.perf_counter())
-            lengths.append(rollout.length.value)
-            timelines.append(running.timeline)
+    with TemporaryDirectory() as folder:
+        trace = Path(folder) / "steps.json"
+        with UtilizationSampler() as sampler, running.trace(trace):
+            for _, rollout in results:
+                times.append(time.perf_counter())
+                lengths.append(rollout.length.value)
+                timelines.append(running.timeline)
+        together = first_seconds(read_trace(trace.read_text())) if case.in_flight else 0.0
     seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
     calls = dict[str, RecordedSeconds]()
     if case.lag is None:
         calls = recorded_seconds(running.plan, timelines[case.before :])
         for name, utilization in utilization_of_calls(sampler.samples, timelines[case.before :]).items():
             calls[name] = replace(calls[name], utilization=utilization)
-    together = generate().stop - generate().start if case.in_flight else 0.0
     tokens = case.rows * sum(measured_lengths) / count / seconds
     return Measured(seconds, tokens, calls, together)
 
 
-@contextmanager
-def first_call(running: Running) -> Iterator[Callable[[], Interval]]:
-    """After the steps within the block, the ``GENERATE`` of them that began first."""
-    with TemporaryDirectory() as folder:
-        trace = Path(folder) / "steps.json"
-        calls = list[Interval]()
-        with running.trace(trace):
-            yield lambda: min(calls, key=lambda call: call.start)
-        calls += [call for step in read_trace(trace.read_text()) for call in step.calls if call.name == GENERATE]
+def first_seconds(steps: Iterable[Timeline]) -> float:
+    """How long the call of ``GENERATE`` took that began first."""
+    calls = (call for step in steps for call in step.calls if call.name == GENERATE)
+    first = min(calls, key=lambda call: call.start)
+    return first.stop - first.start
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
