@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # GRPO of a Llama of 0.5B with a lag of 4 and without a queue, from the same demonstrations: what a lag costs in learning.
 # Two runs share a GPU, so it needs 40 GB of memory; the actor, the sampler and the reference take turns on it.
-#   bash benchmarks/training/lag.sh && grep -o 'held-out solved [0-9.]*' runs/lag/none.log runs/lag/4.log
+#   SEEDS="1 2 3" bash benchmarks/training/lag.sh && grep -o 'held-out solved [0-9.]*' runs/lag/none-*.log runs/lag/4-*.log
 set -eu
 STEPS=${STEPS:-100}
 RATE=${RATE:-1e-5}
-SEED=${SEED:-1}
+SEEDS=${SEEDS:-1}
 GPU=${GPU:-true}
 HFDSL=${HFDSL:-hfdsl}
 LOGS=runs/lag
@@ -27,9 +27,11 @@ trains demonstrations examples/mathematics/supervised.toml "${llama[@]}" --set s
   --set actor.training.optimizer.learning_rate=3e-4
 $HFDSL export $LOGS/demonstrations -o runs/mathematics/model
 
-same=(--set steps="$STEPS" --set seed="$SEED" --set evaluation.every=10 --set actor.training.optimizer.learning_rate="$RATE")
-trains none examples/mathematics/grpo.toml "${same[@]}" --set algorithm=hfdsl.rl.dataflows.grpo:grpo --set options.updates=2 \
-  --set options.loss.kl=0.001 --set 'reference={model="$actor.model",autocast="bfloat16"}' --set deployment.pools.all.gpu="$GPU" &
-trains 4 examples/lagged_grpo/grpo.toml "${same[@]}" --set deployment.pools.trainer.gpu="$GPU" \
-  --set deployment.pools.engine.gpu="$GPU" --set sampler.autocast=bfloat16 --set reference.autocast=bfloat16 &
-wait
+for seed in $SEEDS; do
+  same=(--set steps="$STEPS" --set seed="$seed" --set evaluation.every=10 --set actor.training.optimizer.learning_rate="$RATE")
+  trains "none-$seed" examples/mathematics/grpo.toml "${same[@]}" --set algorithm=hfdsl.rl.dataflows.grpo:grpo --set options.updates=2 \
+    --set options.loss.kl=0.001 --set 'reference={model="$actor.model",autocast="bfloat16"}' --set deployment.pools.all.gpu="$GPU" &
+  trains "4-$seed" examples/lagged_grpo/grpo.toml "${same[@]}" --set deployment.pools.trainer.gpu="$GPU" \
+    --set deployment.pools.engine.gpu="$GPU" --set sampler.autocast=bfloat16 --set reference.autocast=bfloat16 &
+  wait
+done

@@ -69,6 +69,19 @@ class HeldPart:
         return self.offset, tensor.dtype, tensor.shape, tensor.stride(), tensor.device
 
 
+class FixedParts(dict[str, HeldPart]):
+    """Parts by name that do not change, in tensors that stay where they are in memory as long as this object lives.
+
+    ``derived`` keeps what a sync derives from them, by side and rank, so that the next one does not look them up again.
+    """
+
+    __slots__ = ("derived",)
+
+    def __init__(self, parts: Mapping[str, HeldPart]) -> None:
+        super().__init__(parts)
+        self.derived: dict[tuple[str, int], Any] = {}
+
+
 class ComputedPart(HeldPart):
     """A part that is not stored: it is computed when it is read, a few rows at a time.
 
@@ -373,6 +386,8 @@ def _both_sums(words: Words) -> tuple[Words, Words]:
 
 def pieces_of(value: Any) -> dict[str, HeldPart] | None:
     """The pieces of a role's weights, given as a mapping of names to tensors, numbers or pieces; None for others."""
+    if isinstance(value, FixedParts):
+        return value
     if not isinstance(value, Mapping):
         return None
     pieces: dict[str, HeldPart] = {}

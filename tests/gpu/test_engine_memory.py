@@ -89,7 +89,7 @@ def test_tokens_and_digests_are_those_of_weights_that_go_through_the_host(syncs:
         weights = weights_of(version)
         taken: Digests | None = syncs.sync(weights)
         assert syncs.is_direct
-        assert all(weight.is_cuda for weight in (syncs.copy.shared.newest or {}).values())
+        assert all(part.tensor.is_cuda for part in (syncs.copy.shared.newest or {}).values())
         assert set(taken or ()) == digests_of(weights)
         direct = syncs.rollout(prompts())
         assert all(torch.equal(syncs.sampler.state()[name], weight.cpu()) for name, weight in weights.items())

@@ -207,6 +207,6 @@ class SharingEngine(GenerationEngine, Protocol):
         """
         ...
 
-    def written(self) -> None:
-        """Drop everything computed with the old weights: all have been replaced."""
+    def forget(self) -> None:
+        """Drop everything computed with the old weights, without reading any: the caller replaces all of them."""
         ...

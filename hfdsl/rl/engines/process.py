@@ -15,7 +15,9 @@ import socket
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
 from typing import IO, Any, Final, TypeVar
@@ -61,6 +63,8 @@ class EngineProcess:
         self._lent: dict[str, torch.Tensor] = {}  # weights that it reads in this process's memory
         self._lent_memory: list[tuple[object, ...]] = []
         self._lent_place: object = None
+        self._shares = False
+        self._unread = deque[str]()  # methods that were requested
         self.lends = False
         """Whether the engine read the last weights in place."""
         folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
@@ -101,6 +105,7 @@ class EngineProcess:
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """Complete every prompt with the weights loaded last."""
         completions: list[Completion] = self._call("generate", prompts, seeds, self.versions)
+        self._request_finish()
         return completions
 
     def begin(self, call: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> None:
@@ -175,18 +180,23 @@ class EngineProcess:
         self._send(("share",))
         answer = self._receive("share")
         try:
-            return pickle.loads(answer.value) if isinstance(answer, Reply) else None  # ours
+            memory = pickle.loads(answer.value) if isinstance(answer, Reply) else None  # ours
         except RuntimeError:  # from torch, where this process may not open it
-            return None
+            memory = None
+        self._shares = memory is not None
+        self._request_finish()
+        return memory
 
     def write(self) -> None:
         """Let this process write the shared weights; the engine has no version until ``written``."""
         self.versions = {}
-        self._call("write")
+        self._begin()
+        self._read_answers()
+        self._request("write")
 
     def written(self, version: int) -> None:
         """Have the engine sample with the weights that were written, all of them."""
-        self._call("written", version)
+        self._request("written", version)
         self.versions = {"weights": version}
 
     def sleep(self, *, keep_weights: bool = True) -> None:
@@ -203,6 +213,23 @@ class EngineProcess:
         self._begin()
         self._send((method, *arguments))
         return self._value(method, self._receive(method))
+
+    def _request(self, method: str, *arguments: Any) -> None:
+        """Begin a call without a result, whose answer is read before that of the next call that is waited for."""
+        self._send((method, *arguments))
+        self._unread.append(method)
+
+    def _request_finish(self) -> None:
+        """Have the device finish before this process writes the engine's memory, which may be soon."""
+        if self._shares:
+            with suppress(ResourceError):  # the next call raises it
+                self._request("finish")
+
+    def _read_answers(self) -> None:
+        """Wait for the answers to all requests."""
+        while self._unread:
+            method = self._unread.popleft()
+            self._value(method, self._read(method))
 
     def _value(self, method: str, answer: Any) -> Any:
         if isinstance(answer, Reply):
@@ -228,6 +255,12 @@ class EngineProcess:
             raise self._death("start") from None
 
     def _receive(self, method: str) -> Any:
+        """The answer to a call, after those to all requests."""
+        self._read_answers()
+        return self._read(method)
+
+    def _read(self, method: str) -> Any:
+        """The next answer, which is that to a method."""
         try:
             self._wait(method)
             return self._connection.recv()

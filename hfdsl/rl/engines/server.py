@@ -16,15 +16,18 @@ again in every later load, until ``release``. Nothing follows them, so such a lo
     Lent(a, b) or "again"      ->
                                <-   Reply(None)       the caller may change a and b
 
-An engine that shares its memory is written by the caller itself, which opens it once. The engine has no version and
-leaves its weights alone meanwhile::
+An engine that shares its memory is written by the caller itself, which opens it once. From ``write`` to ``written``
+the engine has no version and leaves its weights alone. A round trip takes as long as receiving 100 MB, so the caller
+waits for none: it reads each answer before the first one of a later call that it does wait for::
 
     ("share",)                 ->
                                <-   Reply(memory)     pickled; None if it has no memory to share
-    ("write",)                 ->
+    ("finish",)                ->                     after ``share``, and after each call that samples
                                <-   Reply(None)       the device has finished, and the caller may write
-    ("written", version)       ->
+    ("write",)                 ->                     after this answer; the caller begins to write
                                <-   Reply(None)       what was computed with the old weights is dropped
+    ("written", version)       ->                     the caller has written
+                               <-   Reply(None)
 
 An engine that sleeps without its weights has no version until they are loaded, and refuses to sample before that, as it
 does when it has been started.
@@ -62,11 +65,11 @@ MORE: Final = "more"
 AGAIN: Final = "again"
 """The message that stands for the weights that were lent last."""
 
+WRITING: Final = ("write", "written")
+"""The requests before and after the caller writes the engine's weights; the last one has their version."""
+
 SAMPLING: Final = ("generate", "begin", "step")
 """The methods whose last argument, the expected versions, is not passed on to the engine."""
-
-WRITING: Final = ("write", "written")
-"""The calls before and after the caller writes the engine's weights; the last one has their version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +122,13 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
             part, version = arguments
             answer, _ = _attempt(lambda part=part: engine.load(_received(connection, lent), part))  # type: ignore[misc]
             versions = {**after_load(versions, part), part: version} if isinstance(answer, Reply) else {}
-        elif method == "release":
-            lent.clear()
-            answer = Reply(None)
+        elif method in ("release", "finish"):
+            answer, _ = _attempt(lent.clear if method == "release" else _finish_device)
         elif method == "share":
             answer = _shared(engine)
         elif method in WRITING:
-            answer, _ = _attempt(_finish_device if method == "write" else engine.written)
-            versions = {"weights": arguments[0]} if arguments and isinstance(answer, Reply) else {}
-            lost = "let its caller write them"
+            versions, lost = {"weights": arguments[0]} if arguments else {}, "let its caller write them"
+            answer, _ = _attempt(lambda method=method: engine.forget() if method == "write" else None)  # type: ignore[misc]
         elif method in SAMPLING and "weights" not in versions:
             answer = Failure(f"the engine has no weights since it {lost}")
         elif method in SAMPLING and arguments[-1] != versions:

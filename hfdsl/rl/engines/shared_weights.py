@@ -8,8 +8,9 @@ is no version, ``1 > 2`` a copy that is under way. Only the host's memory outliv
     sampler                     engine   host     newest
     is constructed                -      1        host
     generates                     1      1        host     the engine loads from the host
-    a sync begins                 -      1        none     the engine refuses to sample, weights arrive in its memory
-    it ends                       2      1 > 2    engine   the engine drops its cached keys and values
+    a sync begins                 -      1        none     the engine refuses to sample, and drops its cached keys and
+                                                           values, while weights arrive in its memory
+    it ends                       2      1 > 2    engine
     generates                     2      1 > 2    engine
     saves its state               2      2        engine   after the copy
     a sync begins and ends        3      2 > 3    engine
@@ -25,12 +26,13 @@ is no version, ``1 > 2`` a copy that is under way. Only the host's memory outliv
 Who owns the memory
 -------------------
 *The engine's weights* are allocated and freed by its process. The sampler opens them once for every process: by CUDA
-IPC on a GPU, as shared memory on a CPU. From ``EngineProcess.write`` to ``written`` only the sampler uses them: before
-it answers ``write``, the engine has no version, and its device has finished what it was given. At all other times both
-only read, so the host's copy, digests and the engine's steps may overlap. *The host's weights* belong to the sampler
-alone. The copy that follows runs on a thread and a stream of its own, and ``settle`` waits for it. Code calls it before
-it reads or writes the host's weights, and before it overwrites the engine's, or ends the engine or puts it to sleep. On
-a CPU, which has no streams, the copy is made when it is waited for: the latest possible time.
+IPC on a GPU, as shared memory on a CPU. From ``EngineProcess.write`` to ``written`` only the sampler uses them. The
+engine's device has finished before, and meanwhile the engine has no version, and only drops its cached keys and values.
+At all other times both only read, so the host's copy, digests and the engine's steps may overlap. *The host's weights*
+belong to the sampler alone. The copy that follows runs on a thread and a stream of its own, and ``settle`` waits for
+it. Code calls it before it reads or writes the host's weights, and before it overwrites the engine's, or ends the
+engine or puts it to sleep. On a CPU, which has no streams, the copy is made when it is waited for: the latest possible
+time.
 
 A killed engine leaves whole weights, or weights that nobody uses: it never writes them while a copy is under way.
 CUDA keeps memory until the last process that has opened it closes it, as a host does. ``settle`` closes a dead engine's
@@ -57,7 +59,7 @@ after a restart, a failure or a checkpoint, goes through the host. All syncs do 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
@@ -66,6 +68,7 @@ import torch
 from hfdsl.plan.buckets import filled
 from hfdsl.rl.engines.handle import EngineHandle
 from hfdsl.rl.engines.process import EngineProcess
+from hfdsl.runtime.digests import FixedParts, HeldPart
 
 COPIED_AT_ONCE: Final = 32 * 2**20
 """The bytes on their way to the host at once. A GPU copies to the host in order, so a result waits for these alone."""
@@ -77,17 +80,18 @@ class SharedWeights:
     def __init__(self, engine: EngineHandle, host: Mapping[str, torch.Tensor]) -> None:
         self._engine, self._host = engine, host
         self._process: EngineProcess | None = None
-        self._memory: Mapping[str, torch.Tensor] | None = None  # of this process
+        self._memory: FixedParts | None = None  # of this process
         self._is_newest = False
+        self._copier = ThreadPoolExecutor(1, "weights-to-host")  # beginning hundreds of copies takes milliseconds
         self._finish_copy: Callable[[], None] | None = None
 
     @property
-    def newest(self) -> Mapping[str, torch.Tensor] | None:
+    def newest(self) -> FixedParts | None:
         """The engine's memory while it has the newest weights, or they arrive there; None if the host has them."""
         return self._memory if self._is_newest else None
 
     @contextmanager
-    def writing(self, version: int) -> Iterator[Mapping[str, torch.Tensor] | None]:
+    def writing(self, version: int) -> Iterator[FixedParts | None]:
         """The memory to write the next version to, all of it; None if it is the host's.
 
         Raises:
@@ -105,9 +109,11 @@ class SharedWeights:
         except BaseException:
             process.close()  # what is still under way to its memory may arrive later
             raise
-        self._finish_copy = begin_copy(self._host, memory)
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()  # no other process knows this stream
         if process.alive:  # else the next one loads from the host
             process.written(version + 1)
+        self._finish_copy = begin_copy(self._host, memory, self._copier)
 
     def settle(self) -> None:
         """Wait until the host has the newest weights, and close the memory of an engine that has ended."""
@@ -128,7 +134,7 @@ class SharedWeights:
             self.settle()
         self._process, self._memory = None, None
 
-    def _open(self, version: int) -> Mapping[str, torch.Tensor] | None:
+    def _open(self, version: int) -> FixedParts | None:
         """The engine's memory, if it has this version in it."""
         process = self._engine.process
         if self._engine.start.sleeps or not process.alive or process.versions != {"weights": version}:
@@ -137,27 +143,30 @@ class SharedWeights:
             self._process, self._memory = process, self._in_names_of_host(process.share())
         return self._memory
 
-    def _in_names_of_host(self, shared: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor] | None:
+    def _in_names_of_host(self, shared: Mapping[str, torch.Tensor] | None) -> FixedParts | None:
         """Shared weights by their names on the host; None if they are not the same weights."""
         named = {name: (shared or {}).get(name.removeprefix("model.")) for name in self._host}
         memory = {name: weight for name, weight in named.items() if weight is not None}
         alike = all(weight.dtype == self._host[name].dtype for name, weight in memory.items())
-        return memory if alike and len(memory) == len(self._host) else None
+        return whole_parts(memory) if alike and len(memory) == len(self._host) else None
 
 
-def begin_copy(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor]) -> Callable[[], None]:
-    """Begin to copy weights to page-locked memory, after all that was given to the device; return what waits for it."""
+def whole_parts(weights: Mapping[str, torch.Tensor]) -> FixedParts:
+    """Whole weights, which keep their memory."""
+    return FixedParts({name: HeldPart(weight) for name, weight in weights.items()})
+
+
+def begin_copy(
+    targets: Mapping[str, torch.Tensor], sources: Mapping[str, HeldPart], copier: Executor
+) -> Callable[[], None]:
+    """Begin to copy weights that have arrived to page-locked memory; return what waits for it."""
     if not torch.cuda.is_available():
         return lambda: _copy(targets, sources)
-    torch.cuda.current_stream().synchronize()  # no other process knows this stream
-    thread = ThreadPoolExecutor(1, "weights-to-host")  # beginning hundreds of copies takes milliseconds
-    copying = thread.submit(_copy_on_own_stream, targets, sources, torch.cuda.current_device())
-    thread.shutdown(wait=False)
-    return copying.result
+    return copier.submit(_copy_on_own_stream, targets, sources, torch.cuda.current_device()).result
 
 
-def _copy_on_own_stream(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], device: int) -> None:
-    sized = ((named, named[1].nbytes) for named in sources.items())
+def _copy_on_own_stream(targets: Mapping[str, torch.Tensor], sources: Mapping[str, HeldPart], device: int) -> None:
+    sized = ((named, named[1].tensor.nbytes) for named in sources.items())
     with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
         for together, _ in filled(sized, COPIED_AT_ONCE):
             _copy(targets, dict(together))
@@ -165,6 +174,6 @@ def _copy_on_own_stream(targets: Mapping[str, torch.Tensor], sources: Mapping[st
 
 
 @torch.no_grad()
-def _copy(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor]) -> None:
+def _copy(targets: Mapping[str, torch.Tensor], sources: Mapping[str, HeldPart]) -> None:
     for name, source in sources.items():
-        targets[name].copy_(source, non_blocking=True)
+        targets[name].copy_(source.tensor, non_blocking=True)

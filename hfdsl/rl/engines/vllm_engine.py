@@ -236,7 +236,7 @@ class VllmEngine:
         places = self.writer.places.items()
         return {name: place.target.detach() for name, place in places}  # vLLM's classes of parameters do not travel
 
-    def written(self) -> None:
+    def forget(self) -> None:
         """Drop the keys and values of the old weights."""
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not reset its prefix cache")

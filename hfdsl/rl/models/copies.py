@@ -15,7 +15,7 @@ from hfdsl.protocols.worker import Worker, current_rank
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.engines.handle import EngineHandle, Sampled, Versioned, engine_config
 from hfdsl.rl.engines.ranks import EngineRanks, engine_ranks
-from hfdsl.rl.engines.shared_weights import SharedWeights
+from hfdsl.rl.engines.shared_weights import SharedWeights, whole_parts
 from hfdsl.rl.engines.weights import fitting
 from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, add_adapters, base_names
 from hfdsl.rl.models.device import device
@@ -264,7 +264,7 @@ class EngineCopy:
             adapter_shapes=_shapes(initial.adapter) if self.apart else {},
             sleeps=sleeps or ranks.peers.size > 1 or config.lora is not None,
         )
-        self.shared = SharedWeights(self.engine, self.weights)
+        self.shared, self.on_host = SharedWeights(self.engine, self.weights), whole_parts(self.adapter or self.weights)
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``, whose log-probs are the engine's."""
@@ -308,7 +308,7 @@ class EngineCopy:
         """
         with self.fence.loading():
             with self.shared.writing(self.version) as memory:
-                yield _whole(memory or self.adapter or self.weights)
+                yield memory or self.on_host
             self.version += 1
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -319,7 +319,7 @@ class EngineCopy:
 
     def held_weights(self) -> dict[str, HeldPart]:
         """The weights that the engine samples with, in its memory, or those that it loads before; complete."""
-        return _whole(self.shared.newest or self.adapter or self.weights)
+        return self.shared.newest or self.on_host
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Take the weights of a checkpoint."""
@@ -354,10 +354,6 @@ class EngineCopy:
             else:
                 a, b = (self.adapter[matrix].to(weight.device) for matrix in (adapter.a, adapter.b))
                 yield name, adapter.merged(weight, a, b)
-
-
-def _whole(weights: Mapping[str, torch.Tensor]) -> dict[str, HeldPart]:
-    return {name: HeldPart(weight) for name, weight in weights.items()}
 
 
 def _columns(ids: torch.Tensor, mask: torch.Tensor, sampled: Sampled) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.cuts import converts
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, StandardLayout
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.digests import ComputedPart, HeldPart, pieces_of
+from hfdsl.runtime.digests import ComputedPart, FixedParts, HeldPart, pieces_of
 from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
 
 Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
@@ -128,9 +128,15 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
     Raises:
         SyncError: HF774 if it is not a dict of tensors.
     """
-    places = sync.places.setdefault(("loads", rank), {})
-    blame = "HF774", label, "loads into"
-    return LocalWeights(sync.target_layout, sync.schedule.target_mesh, rank, values, blame, places)
+    derived = values.derived if isinstance(values, FixedParts) else {}
+    derived_for, held = derived.get(("loads", rank), (None, None))
+    if held is None or derived_for is not sync:
+        places = sync.places.setdefault(("loads", rank), {})
+        blame = "HF774", label, "loads into"
+        held = LocalWeights(sync.target_layout, sync.schedule.target_mesh, rank, values, blame, places)
+        derived["loads", rank] = sync, held
+    weights: LocalWeights = held
+    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,7 @@ class LocalWeights:
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor | ComputedPart]]] = {}
         self._found: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
+        self._flat: dict[HeldView, torch.Tensor] = {}
 
     @property
     def pieces(self) -> Mapping[str, HeldPart]:
@@ -209,6 +216,12 @@ class LocalWeights:
 
     def bytes(self, view: HeldView) -> torch.Tensor:
         """The memory of a contiguous box that is held, u8[N]."""
+        flat = self._flat.get(view)
+        if flat is None:
+            flat = self._flat[view] = self._as_bytes(view)
+        return flat
+
+    def _as_bytes(self, view: HeldView) -> torch.Tensor:
         held = self._pieces[view.name].tensor
         if view.strided is None:
             return as_bytes(held)

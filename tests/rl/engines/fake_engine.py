@@ -164,7 +164,7 @@ class Sharing(FakeEngine):
     def share(self) -> Mapping[str, torch.Tensor] | None:
         return self.memory
 
-    def written(self) -> None:
+    def forget(self) -> None:
         self.loaded = {}
 
     def load(self, batches: Iterable[Weights], part: LoadPart) -> None:
@@ -187,7 +187,7 @@ class Sharing(FakeEngine):
 class Stuck(Sharing):
     """It cannot drop its cache."""
 
-    def written(self) -> None:
+    def forget(self) -> None:
         raise RuntimeError("the cache is in use")
 
 
