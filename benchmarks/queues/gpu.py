@@ -16,8 +16,8 @@ each has the engine and the GPU for itself, and of the GPU's utilization meanwhi
 which is printed behind the times. It is the mean of many steps. A call without samples counts as one that keeps the GPU
 busy. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where weights are in
 flight: a stream begins with lag + 1 calls at once, beside which nothing trains yet. The first stream only warms up
-vLLM, and the results before those that are measured give the number. The reward takes no time, and every row trains
-with the same columns.
+vLLM, and the results before those that are measured give the number, or the seconds of these calls where no row without
+a queue comes before. The reward takes no time, and every row trains with the same columns.
 """
 
 from __future__ import annotations
@@ -275,7 +275,8 @@ def row(
     case: Case, plan: CompiledPlan, result: Measured, base: Measured | None, args: argparse.Namespace
 ) -> Mapping[str, object]:
     """What is printed of a case, beside the one without a queue if that was measured."""
-    ratio = predicted = off = engine = ""
+    ratio = predicted = off = ""
+    engine = f"{result.together:.2f} s" if result.together else ""
     if base is not None:
         at_once = (case.lag or 0) + 1
         count, calls = PREDICTED * at_once, dict(base.calls)

@@ -157,19 +157,19 @@ class Remote(Arriving):
 class Keeper:
     """A role that says where it keeps its weights, and refuses to use them after a load that failed."""
 
-    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, Any]) -> None:
         self.weights, self.fence = weights, LoadFence()
 
     @contextmanager
-    def receiving(self, state: str) -> Iterator[Mapping[str, torch.Tensor]]:
+    def receiving(self, state: str) -> Iterator[Mapping[str, Any]]:
         with self.fence.loading():
             yield self.weights
 
 
 def exchanged(
     sync: ScheduledSync,
-    sources: list[dict[str, torch.Tensor]],
-    targets: list[dict[str, torch.Tensor]],
+    sources: Sequence[Mapping[str, Any]],
+    targets: Sequence[Mapping[str, Any]],
     last: int | None = None,
 ) -> tuple[Links, list[Exception]]:
     """All ranks of both sides go through an exchange, into the memory of the targets."""
@@ -179,8 +179,8 @@ def exchanged(
 
 def kept(
     sync: ScheduledSync,
-    sources: list[dict[str, torch.Tensor]],
-    targets: list[dict[str, torch.Tensor]],
+    sources: Sequence[Mapping[str, Any]],
+    targets: Sequence[Mapping[str, Any]],
     last: int | None = None,
 ) -> tuple[Links, list[Exception], list[Keeper]]:
     """The same, with the roles that keep the memory of the targets."""

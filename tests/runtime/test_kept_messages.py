@@ -18,7 +18,7 @@ from hfdsl.errors import SyncError
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices
-from hfdsl.runtime.digests import BegunDigests, ComputedPart, DigestLayouts, HeldPart, digests
+from hfdsl.runtime.digests import BegunDigests, ComputedPart, DigestLayouts, FixedParts, HeldPart, digests
 from hfdsl.runtime.weights.exchange import exported
 from hfdsl.runtime.weights.messages import HeldParts, MessageBuffers, PartViews
 from hfdsl.runtime.weights.resharding import loaded_weights
@@ -139,6 +139,21 @@ def test_nothing_that_a_role_held_is_kept_and_no_bytes_of_messages() -> None:
         for part in (message.packed, *message.parts.values())
     )
     assert pickle.loads(pickle.dumps(kept)).kept == {}
+
+
+def test_parts_that_stay_where_they_are_are_looked_up_once_for_a_sync() -> None:
+    """Which the next sync of another plan does for itself; what is derived goes with them."""
+    first, second = sync(), sync(bucket_bytes=48)
+    got = FixedParts({name: HeldPart(torch.zeros_like(value)) for name, value in drawn(0).items()})
+    assert loaded_weights(first, 0, got, "engine.load") is loaded_weights(first, 0, got, "engine.load")
+    for seed, kept in enumerate([first, second, second, first]):
+        full = drawn(seed)
+        assert exchanged(kept, slices(full), [got])[1] == []
+        assert same({name: part.tensor for name, part in got.items()}, full)
+    storages = [StorageWeakRef(part.tensor.untyped_storage()) for part in got.values()]
+    del got
+    gc.collect()
+    assert all(storage.expired() for storage in storages)
 
 
 def test_every_part_of_a_target_is_viewed_once_and_counts_as_written() -> None:

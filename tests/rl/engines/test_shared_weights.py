@@ -6,6 +6,7 @@ and code that lets the engine's memory be overwritten first loses a version.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import hfdsl as hf
 from hfdsl.errors import ResourceError, SyncError
@@ -215,6 +217,19 @@ def test_a_killed_engine_is_started_again_with_the_newest_weights(rig: Rig, when
     rig.sync_version(3)
     assert rig.is_direct
     assert rig.generate() == first_token(weights_of(3))
+
+
+def test_the_memory_of_a_dead_engine_is_freed_before_the_next_one_starts(rig: Rig) -> None:
+    """No layout that a sync keeps holds it."""
+    rig.sync_version(2)
+    memory = rig.copy.shared.newest
+    assert memory is not None
+    storages = [StorageWeakRef(part.tensor.untyped_storage()) for part in memory.values()]
+    del memory
+    rig.kill()
+    rig.generate()
+    gc.collect()
+    assert all(storage.expired() for storage in storages)
 
 
 def test_weights_for_a_dead_engine_arrive_on_the_host(rig: Rig) -> None:
