@@ -127,7 +127,8 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         elif method == "share":
             answer = _shared(engine)
         elif method in WRITING:
-            versions, lost = {"weights": arguments[0]} if arguments else {}, "let its caller write them"
+            versions = {"weights": arguments[0]} if arguments else {}
+            lost = "let its caller write them"
             answer, _ = _attempt(lambda method=method: engine.forget() if method == "write" else None)  # type: ignore[misc]
         elif method in SAMPLING and "weights" not in versions:
             answer = Failure(f"the engine has no weights since it {lost}")
