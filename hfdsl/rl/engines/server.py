@@ -22,7 +22,7 @@ waits for none: it reads each answer before the first one of a later call that i
 
     ("share",)                 ->
                                <-   Reply(memory)     pickled; None if it has no memory to share
-    ("finish",)                ->                     after ``share``, and after each call that samples
+    ("finish",)                ->                     after ``share``, and after each ``generate``
                                <-   Reply(None)       the device has finished, and the caller may write
     ("write",)                 ->                     after this answer; the caller begins to write
                                <-   Reply(None)       what was computed with the old weights is dropped
@@ -65,11 +65,11 @@ MORE: Final = "more"
 AGAIN: Final = "again"
 """The message that stands for the weights that were lent last."""
 
-WRITING: Final = ("write", "written")
-"""The requests before and after the caller writes the engine's weights; the last one has their version."""
-
 SAMPLING: Final = ("generate", "begin", "step")
 """The methods whose last argument, the expected versions, is not passed on to the engine."""
+
+WRITING: Final = ("write", "written")
+"""The requests before and after the caller writes the engine's weights; the last one has their version."""
 
 
 @dataclass(frozen=True, slots=True)
