@@ -61,15 +61,19 @@ def cluster(store_mib: int, cpus: int = 64) -> Iterator[Any]:
 # -- processes
 
 
+NO_WORKERS = {"ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+"""The titles of workers that have no work, which Ray may end at any time, and of Ray's own processes."""
+
+
 def processes(prefix: str = "ray::") -> list[int]:
-    """The processes below this one whose title begins so: Ray's workers."""
+    """The processes below this one whose title begins so: Ray's workers, except for idle ones."""
     parents, titles = {}, {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
             parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            titles[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace")
+            titles[int(folder.name)] = (folder / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
         except OSError:  # it ended meanwhile
             continue
 
@@ -80,7 +84,7 @@ def processes(prefix: str = "ray::") -> list[int]:
                 return True
         return False
 
-    return [pid for pid, title in titles.items() if title.startswith(prefix) and below(pid)]
+    return [pid for pid, title in titles.items() if title.startswith(prefix) and title not in NO_WORKERS and below(pid)]
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

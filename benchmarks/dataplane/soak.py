@@ -11,7 +11,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +99,11 @@ def slope(steps: Sequence[int], values: Sequence[float]) -> float:
     return statistics.linear_regression(steps[start:], values[start:]).slope * 1000
 
 
-def soak(running: Any, rows: int, steps: int, every: int) -> tuple[list[int], dict[str, list[float]]]:
-    """So many steps, each tenth with new prompts; what is held, every so many of them."""
-    driver, workers = os.getpid(), measure.processes()
+def soak(
+    running: Any, rows: int, steps: int, every: int, others: Container[int]
+) -> tuple[list[int], dict[str, list[float]]]:
+    """So many steps, each tenth with new prompts; what this process and its workers but others hold, every so often."""
+    driver, workers = os.getpid(), [pid for pid in measure.processes() if pid not in others]
     at: list[int] = []
     series: dict[str, list[float]] = {name: [] for name in ALLOWED}
     for number in range(steps):
@@ -135,9 +137,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.relay:
         as_if_apart(lambda group, rank: group)
     start = time.perf_counter()
-    with measure.cluster(arguments.store), plan.launch("ray") as running:
-        every = max(1, arguments.steps // arguments.samples)
-        at, series = soak(running, arguments.rows, arguments.steps, every)
+    with measure.cluster(arguments.store):
+        others = set(measure.processes())  # of an earlier launch in this cluster: they may still be ending
+        with plan.launch("ray") as running:
+            every = max(1, arguments.steps // arguments.samples)
+            at, series = soak(running, arguments.rows, arguments.steps, every, others)
     seconds, wrong = time.perf_counter() - start, growing(series)
     slopes = {name: slope(at, values) for name, values in series.items()}
     if arguments.json:
