@@ -24,7 +24,7 @@ class Size:
             shapes |= {f"{layer}.{name}": (hidden, hidden) for name in "qkvo"}
             shapes |= {f"{layer}.gate": (inner, hidden), f"{layer}.up": (inner, hidden)}
             shapes |= {f"{layer}.down": (hidden, inner), f"{layer}.norm1": (hidden,), f"{layer}.norm2": (hidden,)}
-        return [Parameter(name, shape, "bfloat16") for name, shape in shapes.items()]
+        return [Parameter(name, shape, "bfloat16", contiguous=True) for name, shape in shapes.items()]
 
     @property
     def bytes(self) -> int:

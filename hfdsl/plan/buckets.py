@@ -15,9 +15,9 @@ While a rank writes a bucket to its place, the next one arrives. So it has two b
 have the same buckets: a bucket is as large as what the rank that receives most of it receives.
 
 A part of at least ``BROADCAST_BYTES``, or ``SEND_BYTES`` where it goes to one rank, arrives where the rank needs it if
-it is contiguous there, on the GPU and in the dtype of the sync; then it needs no buffer. Since that is known only when
-the role runs, a plan counts buffers for all. Smaller parts share a message, since each operation has a cost of its own.
-A weight is cut into rows if it has enough of them, as rows are contiguous.
+it is contiguous there, on the GPU and in the dtype of the sync; then it needs no buffer (``message_memory``). Smaller
+parts share a message, since each operation has a cost of its own. A weight is cut into rows if it has enough of them,
+as rows are contiguous.
 
 ``filled`` is the rule of all buckets, also of those in which ranks gather generation slices, or hand weights to an
 engine.
@@ -25,7 +25,7 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -113,9 +113,12 @@ def buckets(routed: Iterable[tuple[Parameter, Route]], most: int) -> Iterator[Bu
         yield Bucket(tuple(bucket), size)
 
 
-def on_their_way(listed: Iterable[Bucket]) -> int:
-    """The most bytes of the buffers for two buckets; each bucket reuses those of the one before the last."""
-    sizes = [bucket.bytes for bucket in listed]
+def on_their_way(sizes: Sequence[int]) -> int:
+    """The most bytes of the buffers for two buckets of these sizes; each reuses those of the one before the last.
+
+    >>> on_their_way([40, 30, 50, 40])
+    90
+    """
     return max(sizes[::2], default=0) + max(sizes[1::2], default=0)
 
 

@@ -61,10 +61,11 @@ class GpuPeak:
 def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     """The peak of all GPUs that the same roles use, where one of them states its memory, as ``role_facts`` has it.
 
-    While a role loads weights, two buckets of them are on its GPUs beside those that it has, also on their way to host
-    memory. Where only changes go, both sides have twice as much, and the role that sends keeps what it has sent. While
-    a role generates from other slices, the rest of these is there. Weights that its process reads in the memory of
-    another one are there as a whole, in copies of both sides; in flight also while it generates.
+    While weights go from one role to another, buffers of two buckets are on the GPUs of both, also on their way to host
+    memory, for the parts that do not leave or arrive where a role has them (``message_memory``). Where only changes go,
+    both sides have twice as much, and the role that sends keeps what it has sent. While a role generates from other
+    slices, the rest of these is there. Weights that its process reads in the memory of another one are there as a
+    whole, in copies of both sides; in flight also while it generates.
     """
     added = {step.node: _added(plan, syncs, step) for step in plan.steps}
     places = plan.deployment.placements
@@ -134,8 +135,8 @@ def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Mapping[str,
             added.setdefault(export.role, Counter()).update({"copied weights": sync.copied})
         if sync.kept:
             added.setdefault(export.role, Counter()).update({"weights sent last": sync.kept})
-        if sync.kept and (loads or step.node == sync.source_node):
-            added.setdefault(export.role, Counter()).update({"leaving weights": sync.peak - sync.needed})
+        if sync.leaving and (loads or step.node == sync.source_node):
+            added.setdefault(export.role, Counter()).update({"leaving weights": sync.leaving})
     return added
 
 

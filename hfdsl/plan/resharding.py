@@ -155,14 +155,18 @@ class Schedule:
     @property
     def peak(self) -> tuple[int, ...]:
         """The peak bytes of weights that a rank has for the target: its own parts, and those in flight."""
-        staging = on_their_way(self.buckets) if self.bucket_bytes else 0
+        staging = on_their_way([bucket.bytes for bucket in self.buckets]) if self.bucket_bytes else 0
         return tuple(size + min(staging, received) for size, received in zip(self.needed, self.received, strict=True))
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """The parameters in order, in buckets; a rank receives at most ``bucket_bytes`` in two of them."""
-        routed = ((parameter, self._places[parameter.name][0]) for parameter in self.parameters)
+        routed = ((parameter, self.route_of(parameter)) for parameter in self.parameters)
         return tuple(buckets.buckets(routed, self.bucket_bytes))
+
+    def route_of(self, parameter: Parameter) -> Route:
+        """The route of one of the parameters."""
+        return self._places[parameter.name][0]
 
     @property
     def direct_bytes(self) -> int:

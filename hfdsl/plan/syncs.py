@@ -16,6 +16,7 @@ from operator import add
 
 from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
 from hfdsl.errors import HfError
+from hfdsl.plan.message_memory import buffer_bytes
 from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
@@ -48,6 +49,8 @@ class SyncTraffic:
     """Whether it is an all-gather within groups of ranks."""
     copied: int
     """The bytes that a rank copies for its readers, which read them at once; 0 if weights go bucket by bucket."""
+    leaving: int
+    """The bytes of the buffers of a rank that sends; 0 unless weights go bucket by bucket."""
     kept: int
     """The bytes that a rank keeps of what it has sent, to send only changes of it; 0 if it sends all."""
     seconds: float
@@ -95,6 +98,7 @@ class SyncTraffic:
             "buckets": self.buckets,
             "gathers": self.gathers,
             "copied": self.copied,
+            "leaving": self.leaving,
             "kept": self.kept,
             "seconds": self.seconds,
         }
@@ -120,8 +124,15 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             and load.group != plan.layouts[sync.source.node.id].group
             and goes_direct(plan, direct_groups, sync.source.node.id, load.group)
         )
-        deltas = load is not None and load.node in exchanged and scheduled is not None and scheduled.deltas
-        peak = max(map(add, schedule.needed, schedule.received) if at_once else schedule.peak)
+        by_bucket = load is not None and load.node in exchanged
+        deltas = by_bucket and scheduled is not None and scheduled.deltas
+        peak, leaving = max(map(add, schedule.needed, schedule.received) if at_once else schedule.peak), 0
+        if deltas:
+            leaving = 2 * (peak - max(schedule.needed))  # changes take the memory of as much again
+            peak = max(schedule.needed) + leaving
+        elif by_bucket:
+            leaving, arriving = _buffers(sync, schedule)
+            peak = max(schedule.needed) + arriving
         yield SyncTraffic(
             state=sync.state,
             source=sync.source.node.label,
@@ -131,11 +142,12 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             needed=max(schedule.needed),
             received=max(schedule.received),
             redundant=_redundant(sync, schedule),
-            peak=peak + deltas * (peak - max(schedule.needed)),  # changes take the memory of as much again
+            peak=peak,
             moved=moved,
             buckets=buckets,
             gathers=bool(schedule.gather_groups),
             copied=ceil(max(schedule.sent)) if at_once else 0,
+            leaving=leaving,
             kept=ceil(max(schedule.sent_once)) if deltas else 0,
             seconds=buckets * LATENCY_SECONDS + busiest / _bandwidth(plan, sync, bandwidths),
         )
@@ -181,6 +193,7 @@ def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTr
             buckets=-(-received // max(change.staging, 1)),
             gathers=bool(schedule.gather_groups),
             copied=0,
+            leaving=0,
             kept=0,
             seconds=LATENCY_SECONDS + received / bandwidths["gpu" if place.pool.use_gpu else "copy"],
         )
@@ -202,6 +215,25 @@ def _schedule(plan: Plan, sync: WeightSync) -> Schedule | None:
     except HfError:  # the check reports it
         return None
     return schedule if parameters else None
+
+
+def _buffers(sync: WeightSync, schedule: Schedule) -> tuple[int, int]:
+    """The bytes of the buffers in which weights leave and arrive, of the rank with most of them on each side."""
+    source, target = sync.source, sync.target
+    held, needed = source.layout(), target.layout()
+    pairs = list(sync.pairs(held, needed)) if held is not None and needed is not None else []
+    by_gpu = source.placement.pool.use_gpu and target.placement.pool.use_gpu
+    leaves = {
+        loaded.name
+        for exported, loaded in pairs
+        if source.parameters and exported.contiguous and exported.dtype == loaded.dtype
+    }
+    arrives = {loaded.name for _, loaded in pairs if target.parameters and loaded.contiguous}
+    # Without GPUs on one side, what the other one has on its own goes through host memory.
+    return (
+        buffer_bytes(schedule, "exports", leaves if source.placement.pool.use_gpu == by_gpu else ()),
+        buffer_bytes(schedule, "loads", arrives if target.placement.pool.use_gpu == by_gpu else ()),
+    )
 
 
 def _redundant(sync: WeightSync, schedule: Schedule) -> int:

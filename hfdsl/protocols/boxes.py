@@ -97,6 +97,19 @@ def overlap(boxes: Iterable[Box]) -> Box | None:
     )
 
 
+def is_contiguous(box: Box, boxes: Iterable[Box]) -> bool:
+    """Whether a part of one of ``boxes`` is contiguous in a row-major tensor of them, one range of a dim after another.
+
+    >>> whole, rows, columns = ((0, 4), (0, 6)), ((1, 3), (0, 6)), ((0, 4), (0, 3))
+    >>> [is_contiguous(part, [whole]) for part in (whole, rows, columns)], is_contiguous(columns, [columns])
+    ([True, True, False], True)
+    """
+    lengths = [stop - start for start, stop in box]
+    shape = [sum(stop - start for start, stop in dict.fromkeys(ranges)) for ranges in zip(*boxes, strict=True)]
+    first = next((dim for dim, length in enumerate(lengths) if length > 1), len(lengths))
+    return lengths[first + 1 :] == shape[first + 1 :]
+
+
 def in_words(box: Box) -> str:
     """A box as one indexes a tensor with it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -48,6 +48,9 @@ def converts(dtype: str, other: str) -> bool:
 class Parameter:
     """A parameter as a checkpoint has it: its name, full shape, and dtype by torch's name.
 
+    ``contiguous`` says that each rank keeps its part in a row-major tensor of this dtype on its pool's device, so that
+    large parts travel without a buffer: a plan then counts no memory for them.
+
     Raises ``ProtocolError`` (HF739) for a shape or dtype that there is not.
 
     >>> Parameter("lm_head.weight", (8, 4)).bytes
@@ -57,6 +60,7 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     dtype: str = "bfloat16"
+    contiguous: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))

@@ -67,7 +67,8 @@ def check_layouts(plan: Plan, *, seed: int = 0, weights: Mapping[str, Mapping[st
     """Hold the layouts that roles of a plan declare to the weights that their ranks hold.
 
     Starts all ranks in this process, has each role that exports a state return it, gives it to the roles that load it,
-    and compares what ``held_weights(state)`` of every rank gives with its boxes. Where ranks export parts, they are
+    and compares what ``held_weights(state)`` of every rank gives with its boxes; parameters that a role states to be
+    ``contiguous`` must be contiguous tensors in their dtypes. Where ranks export parts, they are
     joined as their layout says, and each rank that loads gets what it gets in a run. Roles without the method, or
     without a declared layout, are left out.
 
@@ -211,9 +212,32 @@ def _check_side(backend: Any, side: SyncSide, whole: Mapping[str, Any]) -> bool:
     if layout is None:
         return False
     held: list[Mapping[str, Any]] = backend.of_workers(side.role, methodcaller("held_weights", side.effect.state))
+    for rank, rank_parts in enumerate(held):
+        for parameter in side.parameters:
+            fault = _memory_fault(parameter, rank_parts.get(parameter.name))
+            if fault is not None:
+                where = f"'{side.role}', rank {rank} ({side.placement.mesh.coordinates(rank)})"
+                raise BrokenLayoutError(f"{where}: {parameter.name!r} is stated to be contiguous, and {fault}")
     parts = [{name: getattr(part, "tensor", part) for name, part in rank_parts.items()} for rank_parts in held]
     check_layout(layout, side.placement.mesh, whole, parts, role=side.role)
     return True
+
+
+def _memory_fault(parameter: Parameter, part: Any) -> str | None:
+    """Why a part that is stated to be contiguous needs a buffer to travel; None if it needs none."""
+    from hfdsl.runtime.digests import ComputedPart  # late: it loads torch
+
+    if not parameter.contiguous:
+        return None
+    if isinstance(part, ComputedPart):
+        return "it is computed when it is read"
+    tensor = getattr(part, "tensor", part)
+    if not hasattr(tensor, "is_contiguous"):
+        return None
+    if not tensor.is_contiguous():
+        return f"a tensor of shape {tuple(tensor.shape)} has the strides {tensor.stride()}"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return None if dtype == parameter.dtype else f"it is stated in {parameter.dtype} and kept in {dtype}"
 
 
 # -- a part ------------------------------------------------------------------------------------------------------------

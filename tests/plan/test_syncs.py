@@ -82,6 +82,72 @@ def test_a_sync_to_other_gpus() -> None:
     assert sync.seconds == pytest.approx(LATENCY_SECONDS + 1280 / 4 / BANDWIDTHS["gpu"])  # the trainers are busiest
 
 
+class Whole(Trainer):
+    """It has weights that a broadcast reads where they are."""
+
+    @staticmethod
+    def gpu_bytes(mesh: hf.Mesh, *parameters: Parameter) -> dict[str, dict[str, int]]:
+        return {"": {"weights": 2000}}
+
+    def held_weights(self, state: str) -> dict[str, list[float]]: ...
+
+
+def states_nothing(*parameters: Parameter, **layout: Layout) -> dict[str, tuple[Parameter, ...]]:
+    return {}
+
+
+LARGE = Parameter("a", (2**12, 2**9), "bfloat16", contiguous=True)  # 4 MiB
+SMALL = Parameter("b", (8,), "bfloat16", contiguous=True)
+UNKNOWN = replace(LARGE, contiguous=False)
+WIDE = replace(LARGE, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("stated", "gpus", "leaving", "arriving"),
+    [
+        (((LARGE, SMALL), (LARGE, SMALL)), (True, True), 16, 16),
+        (((UNKNOWN, SMALL), (LARGE, SMALL)), (True, True), LARGE.bytes + 16, 16),
+        (((LARGE, SMALL), (UNKNOWN, SMALL)), (True, True), 16, LARGE.bytes + 16),
+        (((WIDE, SMALL), (LARGE, SMALL)), (True, True), LARGE.bytes + 16, 16),  # converted in a buffer
+        (((), (LARGE, SMALL)), (True, True), LARGE.bytes + 16, 16),  # what one side states says nothing of the other
+        (((LARGE, SMALL), ()), (True, True), 16, LARGE.bytes + 16),
+        (((LARGE, SMALL), (LARGE, SMALL)), (False, False), 16, 16),
+        (((LARGE, SMALL), (LARGE, SMALL)), (True, False), LARGE.bytes + 16, 16),  # through host memory
+        (((LARGE, SMALL), (LARGE, SMALL)), (False, True), 16, LARGE.bytes + 16),
+    ],
+)
+def test_large_contiguous_parts_take_no_buffer(
+    stated: tuple[tuple[Parameter, ...], tuple[Parameter, ...]], gpus: tuple[bool, bool], leaving: int, arriving: int
+) -> None:
+    class SilentTrainer(Whole):
+        state_parameters = staticmethod(states_nothing)
+
+    class SilentEngine(Engine):
+        state_parameters = staticmethod(states_nothing)
+
+    pools = [hf.ResourcePool([1], use_gpu=use_gpu) for use_gpu in gpus]
+    trainer, engine = Whole if stated[0] else SilentTrainer, Engine if stated[1] else SilentEngine
+    deployment = hf.Deployment(
+        trainer=hf.place(trainer, *stated[0], pool=pools[0]),
+        engine=hf.place(engine, *stated[1], layout=Replicas(), pool=pools[1]),
+    )
+    [sync] = flow.compile(deployment, {B: 64}).syncs
+    assert (sync.leaving, sync.peak - sync.needed) == (leaving, arriving)
+
+
+def test_both_sides_of_a_sync_have_buffers() -> None:
+    pools = [hf.ResourcePool([1], name=name) for name in ("train", "engines")]
+    trainer = hf.place(Whole, *WEIGHTS, pool=pools[0])
+    engine = hf.place(Sized, *WEIGHTS, layout=Replicas(), pool=pools[1])
+    plan = flow.compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+    [sync] = plan.syncs
+    assert (sync.leaving, sync.peak) == (160, 320)
+    added = {step.label: _added(plan, plan.syncs, step) for step in plan.steps}
+    assert added["trainer.weights"] == {"trainer": {"leaving weights": 160}}
+    assert added["engine.load"] == {"trainer": {"leaving weights": 160}, "engine": {"arriving weights": 160}}
+    assert added["trainer.update"] == {}
+
+
 def test_a_sync_in_the_same_processes() -> None:
     [sync] = planned(hf.Mesh(dp=2, tp=2, gen_tp=1), Generation(Slices(0)), shared=True).syncs
     assert (sync.needed, sync.received, sync.redundant, sync.moved) == (160, 80, 80, 320)

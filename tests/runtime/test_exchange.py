@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import RoleError, SyncError
 from hfdsl.plan import buckets
+from hfdsl.plan.message_memory import ALIGNMENT, buffer_bytes
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.resharding import Schedule, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Cut, Layout, Parameter, Replicas
 from hfdsl.rl.models.copies import LoadFence
-from hfdsl.runtime.weights import exchange, messages
+from hfdsl.runtime.weights import exchange
 from hfdsl.runtime.weights.exchange import Arriving, ArrivingWeights, Exported, exported
 from hfdsl.runtime.weights.messages import HeldParts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
@@ -272,13 +273,42 @@ def test_every_rank_gets_its_elements_in_the_planned_memory(data: st.DataObject)
     assert errors == []
     for place, rank in enumerate(sync.senders):
         sent = [message.transfers for bucket in schedule.messages_from(rank) for message in bucket]
-        sizes = [sum(transfer.bytes + messages.ALIGNMENT - 1 for transfer in transfers) for transfers in sent]
+        sizes = [sum(transfer.bytes + ALIGNMENT - 1 for transfer in transfers) for transfers in sent]
         assert links.most[place] <= 2 * max(sizes)
     for rank, expected in enumerate(needed):
         assert all(torch.equal(got[rank][name], part) for name, part in expected.items())
         parts = [sum(len(message.transfers) for message in bucket) for bucket in schedule.messages_to(rank)]
-        more = 2 * max(parts, default=0) * messages.ALIGNMENT
+        more = 2 * max(parts, default=0) * ALIGNMENT
         assert links.most[len(sync.senders) + rank] <= schedule.peak[rank] - schedule.needed[rank] + more
+
+
+@given(st.data())
+def test_a_plan_counts_the_buffers_that_ranks_allocate(data: st.DataObject) -> None:
+    drawn, direct = data.draw(drawn_syncs()), data.draw(st.sampled_from([1, 16, 2**20]))
+    sync, schedule, names = drawn.sync, drawn.sync.schedule, list(drawn.full)
+    transposed = data.draw(st.lists(st.sampled_from(names), unique=True))  # on both sides
+    held, needed = (
+        [{name: as_stored(part, name in transposed) for name, part in rank.items()} for rank in ranks]
+        for ranks in (drawn.held(drawn.full), drawn.needed(drawn.full))
+    )
+    contiguous = set(names) - set(transposed)
+    with mock.patch.multiple(buckets, BROADCAST_BYTES=direct, SEND_BYTES=direct):
+        links, errors = exchanged(sync, held, needed)
+        planned = {side: buffer_bytes(schedule, side, contiguous) for side in ("exports", "loads")}
+    assert errors == []
+    senders = range(len(sync.senders))
+    sent = max((links.most[place] for place in senders), default=0)
+    received = max((links.most[len(senders) + rank] for rank in range(len(needed))), default=0)
+    assert sent <= planned["exports"]
+    assert received <= planned["loads"]
+    if len(needed) == 1 and not transposed:
+        assert received == planned["loads"]
+        assert sent == planned["exports"] or len(senders) > 1
+
+
+def as_stored(part: torch.Tensor, transposed: bool) -> torch.Tensor:
+    """A tensor in memory of its own, with the last dim outermost if it is ``transposed``."""
+    return part.clone() if not transposed or part.dim() < 2 else part.movedim(-1, 0).contiguous().movedim(0, -1)
 
 
 def whole(weights: list[Parameter]) -> dict[str, torch.Tensor]:
@@ -314,7 +344,7 @@ def test_a_broadcast_reaches_all_ranks_bucket_by_bucket() -> None:
     assert errors == []
     assert all(torch.equal(rank[name], tensor) for rank in got for name, tensor in full.items())
     assert len(schedule.buckets) > 10
-    assert max(links.most.values()) <= 64 + 4 * messages.ALIGNMENT
+    assert max(links.most.values()) <= 64 + 4 * ALIGNMENT
 
 
 @pytest.mark.usefixtures("both_ways")

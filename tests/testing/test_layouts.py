@@ -18,6 +18,7 @@ from hfdsl.rl.batches import Prompts as Questions
 from hfdsl.rl.batches import Rollout
 from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Sampler, SamplerConfig
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.runtime.digests import ComputedPart
 from hfdsl.testing import BrokenLayoutError, check_layout, check_layouts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
@@ -258,6 +259,72 @@ def test_right_weights_that_no_role_exports_are_compared_with_nothing() -> None:
     for others in ({"policy": {"head": [1]}}, {"value": {"qkv": [1]}}, {}):
         with pytest.raises(DefinitionError, match="HF922"):
             check_layouts(plan, weights=others)
+
+
+class Kept(hf.Worker):
+    """Keeps a weight that it states to be contiguous, as a function of what it loads."""
+
+    def __init__(self, keep: Any) -> None:
+        self.keep = keep
+        self.kept: dict[str, Any] = {}
+
+    @staticmethod
+    def state_parameters(keep: Any) -> dict[str, list[Parameter]]:
+        return {"policy": [Parameter("w", (2, 3), "float32", contiguous=True)]}
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def score(self, rows: Rows) -> Rows:
+        return rows
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=Replicas())
+    def load(self, weights: dict[str, torch.Tensor]) -> None:
+        self.kept = {"w": self.keep(weights["w"])}
+
+    def held_weights(self, state: str) -> dict[str, Any]:
+        return self.kept
+
+
+class Learner(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, rows: Rows) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {"w": torch.arange(6.0).view(2, 3)}
+
+
+def computed(tensor: torch.Tensor) -> ComputedPart:
+    return ComputedPart(
+        ((0, 2), (0, 3)), tensor.dtype, tensor.device, lambda first, last: [(first, tensor[first:last])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("keep", "fault"),
+    [
+        (torch.clone, None),
+        (lambda tensor: tensor.t().contiguous().t(), r"a tensor of shape \(2, 3\) has the strides \(1, 2\)"),
+        (lambda tensor: tensor.bfloat16(), "it is stated in float32 and kept in bfloat16"),
+        (computed, "it is computed when it is read"),
+    ],
+)
+def test_what_is_stated_to_be_contiguous_is(keep: Any, fault: str | None) -> None:
+    @hf.dataflow
+    def program(rows: Rows, trainer: Learner, engine: Kept) -> None:
+        trainer.update(engine.score(rows))
+        hf.sync(trainer, engine)
+
+    places = (hf.place(Learner, pool=hf.ResourcePool([1])), hf.place(Kept, keep, pool=hf.ResourcePool([1])))
+    plan = program.compile(hf.Deployment(trainer=places[0], engine=places[1]), {B: 4})
+    if fault is None:
+        check_layouts(plan)
+        return
+    with pytest.raises(BrokenLayoutError, match=f"'engine', rank 0 .*'w' is stated to be contiguous, and {fault}"):
+        check_layouts(plan)
 
 
 @pytest.mark.parametrize("mesh", [hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)], ids=str)

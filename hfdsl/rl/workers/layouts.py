@@ -48,7 +48,11 @@ def state_parameters(config: WithModel) -> dict[str, tuple[Parameter, ...]]:
     if lora is not None and (lora.exports == "adapter" or isinstance(config, SamplerConfig)):
         matrices = tuple(_adapter_matrices(model, lora))
         return {"policy": matrices} if matrices else {}
-    return _model_parameters(replace(model, dtype=kept_dtype(config)) if isinstance(config, SamplerConfig) else model)
+    if isinstance(config, SamplerConfig):
+        on_device = config.generation.engine != "vllm"
+        return _model_parameters(replace(model, dtype=kept_dtype(config)), contiguous=on_device)
+    adapted = () if lora is None else adapted_layers(model, lora)  # merged into buffers
+    return _model_parameters(model, contiguous=adapted is not None, computed=adapted or ())
 
 
 def _adapter_matrices(model: ModelConfig, lora: Lora) -> Iterator[Parameter]:
@@ -58,8 +62,10 @@ def _adapter_matrices(model: ModelConfig, lora: Lora) -> Iterator[Parameter]:
         yield Parameter(f"{EXPORTED}{path}{MATRIX_B}", (outputs, lora.rank), "float32")
 
 
-def _model_parameters(model: ModelConfig) -> dict[str, tuple[Parameter, ...]]:
-    """The parameters of a whole model, under the name of its state."""
+def _model_parameters(
+    model: ModelConfig, contiguous: bool = False, computed: Collection[str] = ()
+) -> dict[str, tuple[Parameter, ...]]:
+    """The parameters of a whole model, under the name of its state; not ``contiguous`` if of ``computed`` layers."""
     shapes = saved_shapes(local_folder(model.path)) if model.path is not None and not model.config else {}
     if shapes and VOCABULARY[0] not in shapes:
         return {}  # transformers may load them under other names
@@ -73,7 +79,14 @@ def _model_parameters(model: ModelConfig) -> dict[str, tuple[Parameter, ...]]:
             if parameter.name == VOCABULARY[0]
         ]
     count = sum(parameter.bytes // parameter.item_bytes for parameter in parameters)
-    exported = tuple(replace(parameter, name=EXPORTED + parameter.name) for parameter in parameters)
+    exported = tuple(
+        replace(
+            parameter,
+            name=EXPORTED + parameter.name,
+            contiguous=contiguous and parameter.name.rpartition(".")[0] not in computed,
+        )
+        for parameter in parameters
+    )
     return {"policy": exported} if exported and count == weight_count(model) else {}
 
 

@@ -27,7 +27,8 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from hfdsl.plan.resharding import Transfer, WeightMessage
+from hfdsl.plan.message_memory import aligned
+from hfdsl.plan.resharding import WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.copying import EmptyTensors, copy_all
 from hfdsl.runtime.rank.store import as_bytes
@@ -35,9 +36,6 @@ from hfdsl.runtime.weights.resharding import HeldView, LocalWeights
 
 AHEAD: Final = 2
 """The turns of an exchange that have memory at a time."""
-
-ALIGNMENT: Final = 16
-"""The bytes of which every part of a message begins at a multiple, so that it can be viewed in its dtype."""
 
 MessageTurns: TypeAlias = Sequence[Sequence[WeightMessage]]
 """The messages of a rank; those of one turn have memory together."""
@@ -155,7 +153,9 @@ class _Room:
     @property
     def bytes(self) -> int:
         """The bytes of the buffer, including the padding that aligns the parts."""
-        return sum(_aligned(self.message.transfers[at]) for at in (*self.small, *self.large) if at not in self.direct)
+        return sum(
+            aligned(self.message.transfers[at].bytes) for at in (*self.small, *self.large) if at not in self.direct
+        )
 
     def buffered(self, flat: torch.Tensor, views: PartViews | None) -> BufferedMessage:
         """The message with the parts in a buffer u8[bytes], the small ones first."""
@@ -167,8 +167,8 @@ class _Room:
             dtype = getattr(torch, transfer.parameter.dtype)
             shape = [stop - first for first, stop in transfer.box]
             parts[at] = flat[start : start + transfer.bytes].view(dtype).view(shape)
-            start += _aligned(transfer)
-            packed += _aligned(transfer) if transfer.bytes < self.message.direct_bytes else 0
+            start += aligned(transfer.bytes)
+            packed += aligned(transfer.bytes) if transfer.bytes < self.message.direct_bytes else 0
         names = frozenset(transfer.parameter.name for transfer in self.message.transfers)
         return BufferedMessage(
             message=self.message,
@@ -181,10 +181,6 @@ class _Room:
             names=names,
             bytes=sum(transfer.bytes for transfer in self.message.transfers),
         )
-
-
-def _aligned(transfer: Transfer) -> int:
-    return -(-transfer.bytes // ALIGNMENT) * ALIGNMENT
 
 
 def with_all_parts(

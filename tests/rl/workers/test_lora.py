@@ -21,6 +21,7 @@ from hfdsl.rl.models.adapters import adapted_layers
 from hfdsl.rl.models.policies import policy
 from hfdsl.rl.models.sharding import full_state_dict
 from hfdsl.rl.workers.layouts import state_parameters
+from hfdsl.runtime.digests import ComputedPart
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, numbers, tensors, weighed
 from tests.rl.workers.test_sharding import NO_GPU
@@ -259,7 +260,12 @@ def test_a_configuration_has_the_matrices_of_its_adapter(lora: w.Lora) -> None:
     assert stated == {name: (tuple(part.tensor.shape), "float32") for name, part in held.items()}
     sampler = w.SamplerConfig(tiny.MODEL, tiny.GENERATION, lora=lora)
     assert state_parameters(sampler) == state_parameters(config)
-    assert state_parameters(replace(config, lora=lora)) == state_parameters(replace(config, lora=None))
+    merged, full = (state_parameters(replace(config, lora=adapter))["policy"] for adapter in (lora, None))
+    assert [replace(parameter, contiguous=True) for parameter in merged] == list(full)
+    parts = w.Actor(replace(config, lora=lora)).held_weights("policy")
+    assert [isinstance(parts[parameter.name], ComputedPart) for parameter in merged] == [
+        not parameter.contiguous for parameter in merged
+    ]
 
 
 @hf.dataflow

@@ -1,0 +1,85 @@
+"""The memory of an exchange: the buffers of parts that do not leave, or arrive, where a rank has them.
+
+A worked example. An engine receives a weight ``w`` of 8 rows and 2 columns and a bias ``b`` in bfloat16, in two
+buckets, and parts of at least 16 bytes travel by themselves::
+
+    bucket    part              bytes    contiguous    in the buffer
+    0         w, rows 0 to 4    16       yes           0
+    0         b                 4        yes           16, aligned
+    1         w, rows 4 to 8    16       yes           0
+
+So the engine allocates 16 bytes beside its weights. If it kept ``w`` transposed, neither part of it would be
+contiguous, and its buffers would take 32 bytes for bucket 0 and 16 for bucket 1.
+
+Why it is enough. A rank lays out its messages by what it holds (``runtime.weights.messages``): a part needs no buffer
+if it is large, contiguous, in the dtype of the sync, and on the device of the exchange. ``Parameter.contiguous`` states
+all but the first, as far as a box of a contiguous tensor is contiguous; every other part counts. Each side has memory
+for two of its turns. A turn of a reader is a bucket; one of a sender is the part of a bucket for one reader that comes
+from this sender, so what a reader gets bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Literal
+
+from hfdsl.plan.buckets import BucketShare, on_their_way
+from hfdsl.plan.resharding import Schedule
+from hfdsl.protocols.boxes import Box, is_contiguous, volume
+from hfdsl.protocols.resharding import Route
+
+ALIGNMENT: Final = 16
+"""The bytes of which every part of a message begins at a multiple, so that it can be viewed in its dtype."""
+
+
+def aligned(size: int) -> int:
+    """The bytes of a part in a message.
+
+    >>> [aligned(size) for size in (0, 1, 16, 17)]
+    [0, 16, 16, 32]
+    """
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def buffer_bytes(schedule: Schedule, side: Literal["exports", "loads"], contiguous: Collection[str]) -> int:
+    """The most bytes of buffers that a rank of a side allocates; its ``contiguous`` parameters need none where large.
+
+    >>> from hfdsl.plan.resharding import compile_schedule
+    >>> from hfdsl.protocols.layouts import Parameter, Replicas
+    >>> from hfdsl.protocols.mesh import Mesh
+    >>> weights = [Parameter("w", (2**20, 2)), Parameter("b", (2,))]
+    >>> schedule = compile_schedule(weights, Replicas(), Mesh(), Replicas(), Mesh(), bucket_bytes=2**22)
+    >>> [buffer_bytes(schedule, "loads", contiguous) for contiguous in (["w", "b"], [])]
+    [16, 4194304]
+    """
+    counted = dict[tuple[int, bool, int, int], int]()
+
+    def size(share: BucketShare) -> int:
+        route, stays = schedule.route_of(share.parameter), share.parameter.name in contiguous
+        key = id(route), stays, share.index, share.count  # parameters of a route lie alike
+        if key not in counted:
+            counted[key] = _buffered(route, share, side, schedule.direct_bytes if stays else None)
+        return counted[key]
+
+    return on_their_way([sum(map(size, bucket.shares)) for bucket in schedule.buckets])
+
+
+def _buffered(route: Route, share: BucketShare, side: Literal["exports", "loads"], direct_bytes: int | None) -> int:
+    """The most bytes of a share for one reader that are in a buffer; all of it if no part travels by itself."""
+
+    def of(part: Box, held: Collection[Box]) -> int:
+        size = volume(part) * route.item_bytes
+        direct = direct_bytes is not None and size >= direct_bytes and is_contiguous(part, held)
+        return 0 if direct else aligned(size)
+
+    return max(
+        (
+            sum(
+                of(part, need.boxes if side == "loads" else piece.holding.boxes)
+                for piece in need.received
+                if (part := share.of(piece.box)) is not None
+            )
+            for need in route.needs
+        ),
+        default=0,
+    )
