@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
+import torch
 
 import hfdsl as hf
 from hfdsl.rl.dataflows.ppo import ppo
@@ -90,3 +91,17 @@ def test_small_steps_of_16_bit_parameters(training: TrainingConfig, lora: Lora |
         )
         assert findings[0].primary.span == roles["critic"].span
     assert check(ppo, learns("critic", training, MODEL, lora)).findings == ()
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-2])
+def test_updates_in_float16_are_no_numbers(rate: float) -> None:
+    half = replace(MODEL, dtype="float16")
+    assert check(ppo, learns("actor", optimizer(learning_rate=rate), half)).codes == ("HF719",)
+    kept = replace(optimizer(learning_rate=rate), master_weights=True)
+    assert "HF719" not in check(ppo, learns("actor", kept, half)).codes
+    weight = torch.nn.Parameter(torch.ones(8, dtype=torch.float16))
+    updates = torch.optim.AdamW([weight], lr=rate)
+    for _ in range(2):
+        weight.grad = torch.full_like(weight, 1e-4)
+        updates.step()
+    assert not weight.isfinite().any()

@@ -6,6 +6,7 @@ its own numbers are compared; the check of a configured run, which has its steps
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -17,8 +18,8 @@ from hfdsl.check.program import Program
 from hfdsl.protocols.role_facts import Learning, declared_learning
 
 LOST_BELOW = 1e-4
-"""AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, float16
-to 3e-5, so smaller changes are rounded away."""
+"""AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, so smaller
+changes are rounded away."""
 
 FLOAT32 = "autocast computes in bfloat16 while the parameters keep float32"
 """The advice for parameters of 16 bits."""
@@ -40,7 +41,7 @@ def learning_rates_change_parameters(context: Context) -> Iterator[Finding]:
 
 
 def steps_are_not_rounded_away(context: Context) -> Iterator[Finding]:
-    """HF719: parameters that learn have a dtype in which a step of the learning rate changes them."""
+    """HF719: parameters that learn have a dtype in which a step of the learning rate is a number, and changes them."""
     for role, learning, update, placed in _trained(context.program):
         if loses_steps(learning):
             yield Finding("HF719", lost_steps(role, learning), placed, (update,), notes=(FLOAT32,))
@@ -66,12 +67,22 @@ def idle_schedule(role: str, learning: Learning, updates: int | None) -> IdleSch
 
 
 def loses_steps(learning: Learning) -> bool:
-    """Whether most steps of the learning rate are rounded away."""
-    return learning.dtype in ("bfloat16", "float16") and 0 < learning.rate < LOST_BELOW
+    """Whether most steps of the learning rate are rounded away, or are no numbers.
+
+    AdamW keeps its averages in the dtype of the parameters. The least number of float16 is 6e-8, so the square of a
+    gradient of 1e-4 is 0 there, as is AdamW's epsilon of 1e-8, by which it divides then.
+    """
+    limit = {"bfloat16": LOST_BELOW, "float16": math.inf}.get(learning.dtype, 0.0)
+    return 0 < learning.rate < limit
 
 
 def lost_steps(role: str, learning: Learning) -> str:
-    """The message of the finding on a role that loses its steps."""
+    """The message of the finding on such a role."""
+    if learning.dtype == "float16":
+        return (
+            f"'{role}' learns parameters in float16: there the squares of small gradients and AdamW's epsilon are 0, and "
+            "its updates become NaN"
+        )
     rate = f"{learning.rate:g}"
     return f"'{role}' learns parameters in {learning.dtype} at a rate of {rate}: rounding discards most of its updates"
 
