@@ -76,7 +76,7 @@ CODES: dict[str, Code] = {
     "HF335": Code("a ratio whose log-probs are not of one policy before and after its update"),
     "HF336": Code("a ratio of a column that the method does not take"),
     "HF337": Code("groups whose rows are copies of one", "warning"),
-    "HF338": Code("rows computed from a statistic of all rows, where a plan may give a part of them", "warning"),
+    "HF338": Code("rows computed from numbers of other rows, which a plan may give to another rank", "warning"),
     "HF339": Code("tokens trained on with scores of other responses alone", "warning"),
     "HF340": Code("a reference or a teacher that is the policy that learns", "warning"),
     "HF341": Code("tokens that a model of another vocabulary reads", "warning"),

@@ -26,6 +26,10 @@ APART = (
     "(y.view(-1, 2) - y.view(-1, 2).mean(1, keepdim=True)).flatten()",
     "(x.reshape(-1, 2, 2).sum(2) - 1).mean(1)",
     "(y.view(2, -1) * 2).flatten()",
+    "y - y.view(-1, 2).mean(1).repeat_interleave(2)",
+    "(y.view(-1, TWO).softmax(1) + y.view(-1, TWO).amax(-1)[:, None]).reshape(-1)",
+    "F.normalize(x, dim=1).sum(1)",
+    "centered(x, 1).sum(1)",
 )
 MIXED = (
     "y - y.mean()",
@@ -47,11 +51,41 @@ MIXED = (
     "y - y.reshape(-1, 2).mean()",
     "(y.view(2, -1) - y.view(2, -1).mean(0)).flatten()",
     "(y.view(2, -1) - y.reshape(2, -1).mean(1, keepdim=True)).flatten()",
+    "y - y.view(-1, 2).mean(1).repeat(2)",
+    "y - torch.tile(y.view(-1, 2).sum(1), (2,))",
+    "F.normalize(y, dim=0)",
+    "torch.nn.functional.softmax(y, 0)",
+    "(y - torch.var_mean(y)[1]) / 2",
+    "whitened(y)",
+    "whitened(values=y * 2)",
+    "outer(y)",
 )
+GROUPED = (
+    "(y.view(-1, 2) - y.view(-1, 2).mean(1, keepdim=True)).flatten()",
+    "(y.view(-1, TWO) - y.view(-1, TWO).mean(dim=1, keepdim=True)).flatten()",
+    "y.reshape(-1, len((0, 1))).softmax(-1).flatten()",
+    "y - y.view(-1, 2).mean(1).repeat_interleave(2)",
+    "torch.sort(y.view(-1, 2), 1).values.flatten()",
+)
+"""Bodies that compute something of each pair of rows."""
+
 MODULE = """
 from __future__ import annotations
 import torch
+import torch.nn.functional as F
 import hfdsl as hf
+
+TWO = 2
+
+def whitened(values):
+    spread, mean = torch.std_mean(values)
+    return (values - mean) / (spread + 1e-6)
+
+def outer(values):
+    return whitened(values + 1)
+
+def centered(values, dim):
+    return values - values.mean(1, keepdim=True)
 
 class B(hf.Dim): ...
 class T(hf.Dim): ...
@@ -64,7 +98,7 @@ class Result(hf.Batch):
     value: hf.f32[B]
 
 class Judge(hf.Worker):
-    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.register(hf.Dispatch.DP_PROTO, rows=hf.Grouped(2))
     def judged(self, tokens: Tokens) -> Result:
         x = tokens.x.tensor
         y = tokens.y.tensor
@@ -87,9 +121,10 @@ def by_role(tokens: Tokens, judge: Judge) -> Result:
 
 
 def program(folder: Path, expression: str, rows: str = "hf.Grouped(2)") -> ModuleType:
-    file = folder / "bodies.py"
+    name = f"bodies_{abs(hash((expression, rows)))}"
+    file = folder / f"{name}.py"  # one for each program: a check reads a file once
     file.write_text(MODULE.format(expression=expression, rows=rows), "utf-8")
-    spec = importlib.util.spec_from_file_location(f"bodies_{abs(hash((expression, rows)))}", file)
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -117,10 +152,33 @@ def test_a_statistic_is_reported_if_a_cut_changes_what_the_body_computes(tmp_pat
     assert module.by_role.check(dims={module.B: 8}).codes == expected
 
 
-@pytest.mark.parametrize("expression", MIXED)
+@pytest.mark.parametrize("expression", [code for code in MIXED if ".repeat(" not in code and "tile" not in code])
 def test_a_function_that_gets_all_rows_may_compute_anything_of_them(tmp_path: Path, expression: str) -> None:
     module = program(tmp_path, expression, "hf.Whole")
     assert module.by_function.check(dims={module.B: 8}).codes == ()
+
+
+@pytest.mark.parametrize("expression", GROUPED)
+def test_groups_are_declared(tmp_path: Path, expression: str) -> None:
+    for rows, is_whole in (("hf.Independent", False), ("hf.Grouped(3)", False), ("hf.Grouped(4)", True)):
+        module = program(tmp_path, expression, rows)
+        whole = module.Tokens(x=torch.randn(12, 4), y=torch.randn(12))
+        computed = module.by_function(whole).value.tensor
+        with pytest.raises(RuntimeError, match="invalid for"):  # nothing else is wrong with an odd number of rows
+            module.by_function(whole[:3])
+        assert torch.equal(module.by_function(whole[:4]).value.tensor, computed[:4])
+        is_known = "len(" not in expression or rows == "hf.Independent"
+        report = module.by_function.check(dims={module.B: 12})
+        assert report.codes == (() if is_whole or not is_known else ("HF338",))
+
+
+def test_groups_in_turn_are_wrong_of_all_rows_too(tmp_path: Path) -> None:
+    for expression, codes in (
+        ("y - y.view(-1, 2).mean(1).repeat(2)", ("HF338",)),
+        ("y - y.view(-1, 2).mean(1).repeat_interleave(2)", ()),
+    ):
+        module = program(tmp_path, expression, "hf.Whole")
+        assert module.by_function.check(dims={module.B: 8}).codes == codes
 
 
 def test_what_is_not_followed_is_not_reported(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from hfdsl.check.program import Program
 from hfdsl.protocols.role_facts import Learning, declared_learning
 
 LOST_BELOW = 1e-4
-"""AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, so smaller
-changes are rounded away."""
+"""AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, so that
+smaller changes are rounded away."""
 
 FLOAT32 = "autocast computes in bfloat16 while the parameters keep float32"
 """The advice for parameters of 16 bits."""
@@ -80,7 +80,7 @@ def lost_steps(role: str, learning: Learning) -> str:
     """The message of the finding on such a role."""
     if learning.dtype == "float16":
         return (
-            f"'{role}' learns parameters in float16: there the squares of small gradients and AdamW's epsilon are 0, and "
+            f"'{role}' learns parameters in float16: squares of small gradients and AdamW's epsilon are 0 there, so "
             "its updates become NaN"
         )
     rate = f"{learning.rate:g}"

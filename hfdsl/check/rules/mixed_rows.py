@@ -19,21 +19,21 @@ has cut. Of anything else, such as a sum over the ranks, nothing is known and no
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
-from hfdsl.check.bodies import STATEMENTS, assigned_names, certain_statements, definition_of
+from hfdsl.check.bodies import STATEMENTS, assigned_names, callee, certain_statements, definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.program import FunctionCall, Node
-from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.graph.signatures import PortType, RecordType, Signature
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec
-from hfdsl.types.rows import Grouped, WholeRows
+from hfdsl.types.rows import Grouped, WholeRows, group_size
 
 
 def _functions(names: str) -> frozenset[str]:
@@ -48,58 +48,99 @@ ELEMENTWISE = _functions(
 """Functions of tensors that compute each value from those at the same place."""
 
 REDUCTIONS = _functions(
-    "all amax amin any argmax argmin logsumexp max mean median min nanmean norm prod quantile std sum var"
+    "all amax amin any argmax argmin logsumexp max mean median min nanmean norm prod quantile std std_mean sum var "
+    "var_mean"
 )
 """Functions of a tensor that take all values together, or those along ``dim``."""
 
-ORDERS = _functions("argsort cumprod cumsum flip log_softmax roll softmax sort")
+ORDERS = _functions("argsort cumprod cumsum flip log_softmax normalize roll softmax sort")
 """Functions along one dim, by default the last: over the first, a value depends on those of other rows."""
 
-DIM_IS_SECOND = ("norm", "quantile", "roll")
+DIM_IS_SECOND = ("norm", "normalize", "quantile", "roll")
 """The functions whose dim follows another number."""
 
-VIEWS = _functions("reshape view")
-"""Functions that arrange the values of a tensor in other dims."""
+VIEWS = _functions("expand flatten repeat repeat_interleave reshape tile view")
+"""Functions that arrange the values of a tensor in other dims, or repeat them."""
 
 FORMS = _functions("indices item squeeze tolist unsqueeze values")
 """Functions that return a statistic in another form."""
 
+MODULES = _functions("F nn.functional torch torch.nn.functional")
+"""The modules whose functions have these names."""
+
+DEPTH = 3
+"""How deep calls of functions within functions are followed."""
+
+First: TypeAlias = Literal["rows", "pieces", "groups", "cut groups", "repeated groups"]
+"""What the first dim of a tensor are: the rows of the call, pieces as long as it has rows for them, or groups of rows:
+whole ones, some that a plan may cut, or the whole ones all over again."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """A tensor whose first dim are the rows of the call, or groups of them.
-
-    ``dims`` is None if the number of its dims is unknown. ``pieces`` are as long as the call has rows for them.
-    """
+    """A tensor of the values of rows; ``dims`` is None if the number of its dims is unknown."""
 
     dims: int | None
-    pieces: bool = False
+    first: First = "rows"
 
 
 BodyValue: TypeAlias = RowTensor | Literal["statistic"] | None
 """The abstract value of an expression; None if unknown."""
 
+Mix: TypeAlias = Literal["statistic", "cut groups", "repeated groups"]
+"""What an expression computes rows from."""
+
+
+WORDS: Mapping[Mix, tuple[str, str, str]] = {
+    "statistic": (
+        (
+            "'{label}' computes rows from a statistic of all that it gets, '{code}', and rows={rows} lets a plan give "
+            "it a part of them"
+        ),
+        "other values for each part",
+        "rows=hf.Whole gives it all rows at once",
+    ),
+    "cut groups": (
+        "'{label}' computes with groups of rows, '{code}', and rows={rows} lets a plan cut them",
+        "other values where a group is cut",
+        "rows=hf.Grouped(n) keeps groups of n rows together; rows=hf.GroupedBy('n') has a function's parameter say n",
+    ),
+    "repeated groups": (
+        "'{label}' computes rows with the numbers of all groups in turn, '{code}': a row meets that of another group",
+        "the first rows meet one group each",
+        ".repeat_interleave(n) gives each of the n rows of a group its number",
+    ),
+}
+"""The message of each, the label of the expression, and advice."""
+
 
 def rows_are_kept_apart(context: Context) -> Iterator[Finding]:
-    """HF338: a body that a plan may give a part of the rows computes none of them from a statistic of all."""
+    """HF338: a body computes no row from a statistic of all, where it may get a part of them, or of another group."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
-        if signature.body in seen or hasattr(signature.body, "__wrapped__") or not may_get_a_part(node, signature):
+        if signature.body in seen or hasattr(signature.body, "__wrapped__"):
             continue
         seen.add(signature.body)
         definition = definition_of(signature.body)
-        mixed = None if definition is None else next(_Body(signature, definition).mixed(), None)
+        mixes = () if definition is None else _Body.of(signature, definition).mixed()
+        may_be_cut = may_get_a_part(node, signature)
+        mixed = next(((node, mix) for node, mix in mixes if may_be_cut or mix == "repeated groups"), None)
         if mixed is not None:
-            whole = "rows=hf.Whole gives it all rows at once"
-            per_group = "compute it for each group, as x.view(-1, n).mean(1) does"
-            yield Finding(
-                "HF338",
-                f"'{node.label}' computes rows from a statistic of all that it gets, '{ast.unparse(mixed)}', and "
-                f"rows={signature.rows} lets a plan give it a part of them",
-                Label(span_of(definition_span(signature.body).file, mixed), "other values for each part"),
-                (Label(node.span, "called here"), Label(signature.span, f"declared rows={signature.rows}")),
-                notes=(f"{whole}; or {per_group}" if isinstance(signature.rows, Grouped) else whole,),
-            )
+            yield _finding(node, signature, *mixed)
+
+
+def _finding(node: Node, signature: Signature, mixed: ast.expr, mix: Mix) -> Finding:
+    message, label, note = WORDS[mix]
+    if mix == "statistic" and isinstance(signature.rows, Grouped):
+        note += "; or compute it for each group, as x.view(-1, n).mean(1) does"
+    declared = Label(signature.span, f"declared rows={signature.rows}")
+    return Finding(
+        "HF338",
+        message.format(label=node.label, code=ast.unparse(mixed), rows=signature.rows),
+        Label(span_of(definition_span(signature.body).file, mixed), label),
+        (Label(node.span, "called here"), *(() if mix == "repeated groups" else (declared,))),
+        notes=(note,),
+    )
 
 
 def may_get_a_part(node: Node, signature: Signature) -> bool:
@@ -120,12 +161,21 @@ def may_get_a_part(node: Node, signature: Signature) -> bool:
 
 
 class _Body:
-    """The abstract evaluation of a body: the values of its names, statement by statement."""
+    """The abstract evaluation of a body: the values of its names, statement by statement.
 
-    def __init__(self, signature: Signature, definition: Function) -> None:
-        self.definition, self.names = definition, dict[str, BodyValue]()
-        self.group = signature.group_parameter
-        self.parameters = {port.name: port.type for port in signature.ports}
+    ``group`` is the number of rows that a plan keeps together, and the parameter that has it.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        definition: Function,
+        group: tuple[int, str | None],
+        parameters: Mapping[str, PortType],
+        depth: int = 0,
+    ) -> None:
+        self.body, self.definition, self.depth = body, definition, depth
+        self.group, self.parameters, self.names = group, parameters, dict[str, BodyValue]()
         simple = (*STATEMENTS, ast.Pass)
         self.uncertain = frozenset(
             name
@@ -133,10 +183,17 @@ class _Body:
             if not isinstance(statement, simple)
             for name in assigned_names(statement)
         )
-        self.mixing = list[ast.expr]()
+        self.mixing = list[tuple[ast.expr, Mix]]()
+        self.returned: BodyValue = None
 
-    def mixed(self) -> Iterator[ast.expr]:
-        """The expressions that make rows of a statistic of all rows."""
+    @classmethod
+    def of(cls, signature: Signature, definition: Function) -> _Body:
+        """The evaluation of what a dataflow calls."""
+        group = group_size(signature.rows), signature.group_parameter
+        return cls(signature.body, definition, group, {port.name: port.type for port in signature.ports})
+
+    def mixed(self) -> Iterator[tuple[ast.expr, Mix]]:
+        """The expressions that make rows of numbers of others."""
         for statement in certain_statements(self.definition):
             match statement:
                 case ast.Assign(targets, value):
@@ -146,29 +203,36 @@ class _Body:
                 case ast.AugAssign(ast.Name(name) as target, _, value):
                     self.assign([target], self.combined(value, [self.names.get(name), self.value(value)]))
                 case ast.Return(ast.Call(keywords=columns) as call):
-                    self.value(call)
-                    returned = [column.value for column in columns if self.value(column.value) == "statistic"]
-                    self.mixing += returned if not self.mixing else []
-                case ast.Expr(value) | ast.Return(ast.expr() as value):
+                    self.returned = self.value(call)
+                    if not self.mixing:
+                        statistics = [column.value for column in columns if self.value(column.value) == "statistic"]
+                        self.mixing += [(statistic, "statistic") for statistic in statistics]
+                case ast.Return(ast.expr() as value):
+                    self.returned = self.value(value)
+                case ast.Expr(value):
                     self.value(value)
             yield from self.mixing
             self.mixing.clear()
 
     def assign(self, targets: list[ast.expr], value: BodyValue) -> None:
-        """Set the value of a name from here on; a name in a tuple is unknown."""
+        """Set the value of a name from here on; a name in a tuple is unknown, unless all are statistics."""
         for target in targets:
             names = assigned_names(ast.Expr(target))
-            target_value = value if isinstance(target, ast.Name) and names.isdisjoint(self.uncertain) else None
-            self.names |= dict.fromkeys(names, target_value)
+            is_known = isinstance(target, ast.Name) or (isinstance(target, ast.Tuple) and value == "statistic")
+            self.names |= dict.fromkeys(names, value if is_known and names.isdisjoint(self.uncertain) else None)
 
     def combined(self, node: ast.expr, values: Sequence[BodyValue]) -> BodyValue:
-        """Compute elementwise from several values; found if rows meet a statistic of all of them."""
+        """Compute elementwise from several values; found if rows meet a statistic of all of them, or other groups."""
         rows = [value for value in values if isinstance(value, RowTensor)]
+        firsts = {value.first for value in rows}
         if rows and "statistic" in values:
-            self.mixing.append(node)
+            self.mixing.append((node, "statistic"))
+        if {"rows", "repeated groups"} <= firsts:
+            self.mixing.append((node, "repeated groups"))
         if rows:
             dims = [value.dims for value in rows if value.dims is not None]
-            return RowTensor(max(dims) if len(dims) == len(rows) else None, any(value.pieces for value in rows))
+            first = next(first for first in get_args(First)[::-1] if first in firsts)
+            return RowTensor(max(dims) if len(dims) == len(rows) else None, "rows" if len(firsts) > 1 else first)
         return "statistic" if "statistic" in values else None
 
     def value(self, node: ast.expr) -> BodyValue:
@@ -209,37 +273,78 @@ class _Body:
         return RowTensor(len(spec.dims))
 
     def call_result(self, call: ast.Call) -> BodyValue:
-        """The result of a method of a tensor, of a function of torch, or of ``float``."""
+        """The result of a method of a tensor, of a function of torch or of the body's module, or of ``float``."""
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
         match call.func:
             case ast.Name("float" | "int"):
                 return self.value(arguments[0]) if len(arguments) == 1 else None
-            case ast.Attribute(ast.Name("torch"), function) if call.args:
+            case ast.Attribute(module, function) if ast.unparse(module) in MODULES and call.args:
                 tensor, others, positional = arguments[0], arguments[1:], call.args[1:]
-            case ast.Attribute(tensor, function):
+            case ast.Attribute(tensor, function) if self.value(tensor) is not None:
                 others, positional = arguments, call.args
             case _:
-                for argument in arguments:
-                    self.value(argument)
-                return None
+                return self.called(call)
         values: list[BodyValue] = [self.value(operand) for operand in (tensor, *others)]
+        rows = values[0]
         if function in ELEMENTWISE:
             return self.combined(call, values)
-        if isinstance(values[0], RowTensor) and function in VIEWS:
-            return self.viewed(values[0], positional)
-        if isinstance(values[0], RowTensor) and function in REDUCTIONS | ORDERS:
-            return _reduced(values[0], function, positional, {keyword.arg: keyword.value for keyword in call.keywords})
-        return "statistic" if function in FORMS | REDUCTIONS | ORDERS and values[0] == "statistic" else None
+        if isinstance(rows, RowTensor) and function in VIEWS:
+            return self.viewed(rows, function, positional)
+        if isinstance(rows, RowTensor) and function in REDUCTIONS | ORDERS:
+            result = _reduced(rows, function, positional, {keyword.arg: keyword.value for keyword in call.keywords})
+            if isinstance(result, RowTensor) and rows.first == "cut groups":
+                self.mixing.append((call, "cut groups"))
+            return result
+        return "statistic" if function in FORMS | REDUCTIONS | ORDERS and rows == "statistic" else None
 
-    def viewed(self, rows: RowTensor, sizes: list[ast.expr]) -> BodyValue:
-        """A view of rows: in groups of a number, or in a number of pieces."""
-        match sizes:
-            case [ast.UnaryOp(ast.USub(), ast.Constant(1)), _, *_]:
-                return RowTensor(len(sizes))
-            case [ast.Constant(int()) | ast.Name() as count, ast.UnaryOp(ast.USub(), ast.Constant(1))]:
-                is_count = not isinstance(count, ast.Name) or count.id == self.group
-                return RowTensor(2, pieces=True) if is_count and rows.dims == 1 else None
-        return None
+    def called(self, call: ast.Call) -> BodyValue:
+        """The result of another function, which is evaluated for these arguments; found if that mixes rows."""
+        named = {keyword.arg: self.value(keyword.value) for keyword in call.keywords}
+        positional = [self.value(argument) for argument in call.args]
+        function = callee(self.body, self.definition, call)
+        definition = None if function is None or self.depth == DEPTH else definition_of(function)
+        if function is None or definition is None or not any([*positional, *named.values()]):
+            return None
+        inner = _Body(function, definition, self.group, {}, self.depth + 1)
+        parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)]
+        inner.names |= dict(zip(parameters, positional, strict=False))
+        inner.names |= {name: value for name, value in named.items() if name is not None}
+        if found := next(inner.mixed(), None):
+            self.mixing.append((call, found[1]))
+        return inner.returned
+
+    def viewed(self, rows: RowTensor, function: str, sizes: list[ast.expr]) -> BodyValue:
+        """Rows in groups of a number, or in a number of pieces; groups as rows again, or repeated."""
+        in_groups = rows.first in ("groups", "cut groups")
+        minus_one = ast.UnaryOp(ast.USub(), ast.Constant(1))
+        shape = [ast.dump(size) == ast.dump(minus_one) for size in sizes]
+        if function in ("view", "reshape") and shape[:1] == [True] and len(shape) > 1:
+            if rows.dims == 1 and len(sizes) == 2 and rows.first == "rows":
+                return RowTensor(2, "groups" if self.keeps_whole(sizes[1]) else "cut groups")
+            return RowTensor(len(sizes))
+        if function in ("view", "reshape") and shape == [False, True]:
+            is_count = not isinstance(sizes[0], ast.Name) or sizes[0].id == self.group[1]
+            return RowTensor(2, "pieces") if is_count and rows.dims == 1 else None
+        if in_groups and rows.dims == 2 and (function == "flatten" or shape == [True]):
+            return RowTensor(1)
+        if in_groups and rows.dims == 1 and len(sizes) == 1:
+            return {
+                "repeat": RowTensor(1, "repeated groups"),
+                "tile": RowTensor(1, "repeated groups"),
+                "repeat_interleave": RowTensor(1),
+            }.get(function)
+        return RowTensor(len(sizes), rows.first) if function == "expand" and in_groups else None
+
+    def keeps_whole(self, size: ast.expr) -> bool:
+        """Whether a plan keeps groups of this size whole; of a size that is not known it may, if it keeps any."""
+        kept, parameter = self.group
+        match size:
+            case ast.Constant(int(count)):
+                return kept % count == 0
+            case ast.Name(name) if name != parameter:
+                constant: Any = getattr(self.body, "__globals__", {}).get(name)
+                return kept % constant == 0 if type(constant) is int and constant > 0 else kept > 1
+        return kept > 1 or parameter is not None
 
 
 def _reduced(
@@ -248,7 +353,7 @@ def _reduced(
     """A reduction or an order of rows: a statistic if it goes over the first dim, rows if it goes over others."""
     place = 1 if function in DIM_IS_SECOND else 0
     dim_argument = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))
-    if function in REDUCTIONS and (dim_argument is None or rows.pieces):
+    if function in REDUCTIONS and (dim_argument is None or rows.first == "pieces"):
         return "statistic"
     dims = dim_numbers(dim_argument) if dim_argument is not None else (-1,)
     if not dims or (rows.dims is None and min(dims) < 0):
@@ -256,7 +361,7 @@ def _reduced(
     if not {0, -(rows.dims or 0)}.isdisjoint(dims):
         return "statistic"
     keeps_dims = function in ORDERS or "keepdim" in named or len(positional) > place + 1
-    return RowTensor(rows.dims if keeps_dims or rows.dims is None else rows.dims - len(dims))
+    return RowTensor(rows.dims if keeps_dims or rows.dims is None else rows.dims - len(dims), rows.first)
 
 
 def dim_numbers(argument: ast.expr) -> tuple[int, ...]:
@@ -277,11 +382,11 @@ def _indexed(value: BodyValue, index: ast.expr) -> BodyValue:
     match parts:
         case [ast.Slice(None, None, None), *rest]:
             if value.dims is None or any(isinstance(part, ast.Constant) and part.value is ... for part in rest):
-                return RowTensor(None)
+                return RowTensor(None, value.first)
             added = sum(isinstance(part, ast.Constant) and part.value is None for part in rest)
             removed = sum(not isinstance(part, ast.Slice) for part in rest) - added
-            return RowTensor(value.dims + added - removed)
+            return RowTensor(value.dims + added - removed, value.first)
         case [ast.Constant(value=constant), ast.Constant(value=None)] if constant is ...:
-            return RowTensor(None if value.dims is None else value.dims + 1)
+            return RowTensor(None if value.dims is None else value.dims + 1, value.first)
         case _:
             return None
