@@ -8,7 +8,8 @@ A worked example, two prompts with a response each::
     advantages = centered(batch, group=4)              # every group has one response and one score: all are 0
 
 Sampling four responses takes the ``repeat`` before ``generate``. If a role reads the copies first, its results may
-differ from copy to copy, as those of a judge that is asked four times: then nothing is reported.
+differ from copy to copy, as those of a judge that is asked four times. A function may then compare these scores, and
+nothing is reported unless it gives numbers of tokens: advantages that compare a response with itself.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from hfdsl.check.row_comparison import Comparison
 from hfdsl.check.rules.provenance import words
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref
-from hfdsl.graph.reads import RowColumn, signature_rows
+from hfdsl.graph.reads import RowColumn, columns_read, signature_rows
 from hfdsl.graph.row_steps import Origin, SampleStep, row_back
-from hfdsl.graph.samples import is_float_column
-from hfdsl.graph.signatures import Signature
+from hfdsl.graph.samples import is_float_column, is_token_column
+from hfdsl.graph.signatures import RecordType, Signature
 
 
 def groups_are_no_copies(context: Context) -> Iterator[Finding]:
@@ -40,13 +41,21 @@ def groups_are_no_copies(context: Context) -> Iterator[Finding]:
         returned = signature_rows(signature.returns)
         if returned is None or any(column.row != returned for column in columns) or not _has_scores(columns):
             continue
-        if all(_are_copies(compare, column, group) for column in columns):
-            yield _copies(context, node, signature, columns[0])
+        copies = [column for column in columns if _are_copies(compare, column, group)]
+        responses = [column for column in copies if column.inner and is_token_column(column.spec)]
+        if len(copies) == len(columns) or (responses and _has_numbers_of_tokens(signature)):
+            yield _copies(context, node, signature, (responses or copies)[0])
 
 
 def _has_scores(columns: list[RowColumn]) -> bool:
     """Whether one of the columns has a float for each row, such as a reward."""
     return any(is_float_column(column.spec) and not column.inner for column in columns)
+
+
+def _has_numbers_of_tokens(signature: Signature) -> bool:
+    """Whether a function returns a float for each token of each row."""
+    returned = columns_read(signature.returns, signature.returns) if isinstance(signature.returns, RecordType) else ()
+    return any(is_float_column(spec) and inner for _, spec, inner in returned)
 
 
 def _are_copies(compare: Comparison, column: RowColumn, group: int) -> bool:

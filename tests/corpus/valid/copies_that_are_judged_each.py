@@ -1,14 +1,30 @@
-"""A judge gives each copy of a response a score of its own, and the judgments are compared."""
+"""A judge gives each copy of a response a score of its own, and each copy takes the mean of the judgments."""
 
 import hfdsl as hf
-from tests.corpus.advantages import centered
-from tests.corpus.vocabulary import Actor, ActorMetrics, B, P, PolicyConfig, Prompts, R, Reward, prompts_of
+from tests.corpus.advantages import gained
+from tests.corpus.vocabulary import (
+    Actor,
+    ActorMetrics,
+    B,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reward,
+    Scores,
+    prompts_of,
+)
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def agreed(scores: Scores, *, group: int) -> Scores:
+    return Scores(reward=scores.reward.tensor.view(-1, group).mean(1).repeat_interleave(group))
 
 
 @hf.dataflow
 def program(prompts: Prompts, actor: Actor, reward: Reward) -> ActorMetrics:
     rollout = hf.repeat(actor.generate(prompts), 4)
-    return actor.update(rollout, centered(reward.score(rollout), rollout, group=4))
+    return actor.update(rollout, gained(agreed(reward.score(rollout), group=4), rollout))
 
 
 pool = hf.ResourcePool([2])
