@@ -24,6 +24,7 @@ from hfdsl.rl.models.held_weights import HeldWeights
 from hfdsl.rl.models.loading import end_tokens, load, pad_token
 from hfdsl.rl.models.offloading import model_to_device, model_to_host
 from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling, versioned_rollout
+from hfdsl.rl.models.row_errors import check_padding
 from hfdsl.rl.models.sharding import (
     check_full_state_dict,
     full_adapter,
@@ -240,6 +241,13 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
     )
 
 
+def _read_by_engines(prompts: Prompts) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids and the mask of prompts on the host, since engines read lists; their responses follow in one tensor."""
+    ids, mask = prompts.ids.tensor.cpu(), prompts.mask.tensor.cpu()
+    check_padding(mask, mask.shape[1])
+    return ids, mask
+
+
 class EngineCopy:
     """An engine with a copy of its weights in host memory, for checkpoints and for a restart of the engine.
 
@@ -269,7 +277,7 @@ class EngineCopy:
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``Rollout``, whose log-probs are the engine's."""
         self.fence.check()
-        ids, mask = prompts.ids.tensor.cpu(), prompts.mask.tensor.cpu()  # the engine reads lists
+        ids, mask = _read_by_engines(prompts)
         adapter = Versioned(self.version, self.adapter.items) if self.apart else None
         weights = Versioned(1, self._on_device) if self.apart else Versioned(self.version, self._merged)
         return _columns(ids, mask, self.engine.sample(ids, mask, weights, adapter, greedy=greedy))
@@ -277,7 +285,7 @@ class EngineCopy:
     def versioned_rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:
         """The columns of a ``VersionedRollout``: ``load`` may be called between the engine's decode steps."""
         self.fence.check()
-        ids, mask = prompts.ids.tensor.cpu(), prompts.mask.tensor.cpu()  # the engine reads lists
+        ids, mask = _read_by_engines(prompts)
         sampled = self.engine.sample_in_flight(ids, mask, self._current, greedy=greedy)
         return {**_columns(ids, mask, sampled), "token_versions": sampled.versions.to(device())}
 

@@ -124,6 +124,8 @@ def _packed(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: int) 
 
 def assembled(parts: Sequence[tuple[MicroBatch, torch.Tensor]], rows: int, width: int) -> torch.Tensor:
     """The column [B, width] of the results [b, r] of all micro-batches; 0 outside of them."""
+    if not parts:
+        return torch.zeros(rows, width)
     like = parts[0][1]
     column = torch.zeros(rows, width, dtype=like.dtype, device=like.device)
     for part, values in parts:

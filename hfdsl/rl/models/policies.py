@@ -26,7 +26,7 @@ from hfdsl.rl.models.generation import TokenRecord, generate
 from hfdsl.rl.models.generation_slices import GenerationSlices, generation_slices, replicas_of
 from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_token, saved_head
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
-from hfdsl.rl.models.row_errors import bad_row
+from hfdsl.rl.models.row_errors import bad_row, check_prompts
 from hfdsl.rl.models.scoring import response_log_probs
 from hfdsl.rl.models.sharding import (
     adapter_shapes,
@@ -194,11 +194,12 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
     """The columns of a ``Rollout``.
 
     Raises:
-        HfError: HF811 for a prompt that leaves no room for a response.
+        HfError: HF811 for a prompt that leaves no room for a response, or that the model cannot continue.
     """
     length = sampling.generation.max_tokens
-    ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
-    check_lengths(mask, length, sampling.limit)
+    ids, mask = _checked(policy, prompts, length, sampling.limit)
+    if not len(ids):
+        return _no_responses(ids, mask, length)
     engine_log_probs = None
     if sampling.external is not None and sampling.engine_weights is not None:
         sampled = _generate_externally(policy, ids, mask, sampling.external, sampling.engine_weights, greedy)
@@ -215,11 +216,13 @@ def versioned_rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, g
     """The columns of a ``VersionedRollout``: weights may arrive between tokens.
 
     Raises:
-        HfError: HF811 for a prompt that leaves no room for a response.
+        HfError: HF811 for a prompt that leaves no room for a response, or that the model cannot continue.
     """
     length, call = sampling.generation.max_tokens, current_call()
-    ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
-    check_lengths(mask, length, sampling.limit)
+    ids, mask = _checked(policy, prompts, length, sampling.limit)
+    if not len(ids):
+        none = _no_responses(ids, mask, length)
+        return {**none, "token_versions": torch.zeros_like(none["response_mask"], dtype=torch.int64)}
     uniforms = None if greedy else call.uniforms(length).to(ids.device)
     parts = _parts(mask, sampling)
     steps, columns = len(parts) * length, dict[str, list[tuple[MicroBatch, torch.Tensor]]]()
@@ -247,6 +250,22 @@ def versioned_rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, g
         "ids": torch.cat([ids, response["ids"]], 1),
         "mask": torch.cat([mask, response["response_mask"]], 1),
     }
+
+
+def _checked(policy: Policy, prompts: Prompts, length: int, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids and the mask of prompts that the policy can continue, on its device; else HF811."""
+    check_prompts(prompts.ids.tensor, prompts.mask.tensor, policy.model)
+    ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
+    check_lengths(mask, length, limit)
+    return ids, mask
+
+
+def _no_responses(ids: torch.Tensor, mask: torch.Tensor, length: int) -> dict[str, Any]:
+    """The columns of a rollout for no prompts, as where a filter keeps none."""
+    response = mask.new_zeros(0, length)
+    tokens, log_probs = torch.zeros_like(response, dtype=ids.dtype), torch.zeros_like(response, dtype=torch.float32)
+    columns = {"ids": torch.cat([ids, tokens], 1), "mask": torch.cat([mask, response], 1)}
+    return {**columns, "response_mask": response, "log_probs": log_probs}
 
 
 def _take(call: Call, before: int, steps: int, token: int) -> int:

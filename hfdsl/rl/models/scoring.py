@@ -14,23 +14,27 @@ from hfdsl.rl.batches import Sequences
 from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
+from hfdsl.rl.models.row_errors import check_sequences
 from hfdsl.rl.models.sharding import gathered_parameters
 from hfdsl.rl.workers.config import BatchingConfig
 from hfdsl.rl.workers.model_config import FloatDType
 
 
-def columns(sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, mask and response mask, on the device of the model."""
-    return (
-        sequences.ids.tensor.to(device()),
-        sequences.mask.tensor.to(device()),
-        sequences.response_mask.tensor.to(device()),
-    )
+def columns(sequences: Sequences, module: Policy | Scorer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids, mask and response mask, on the device of the model.
+
+    Raises:
+        HfError: HF811 for a row that the model would compute wrong numbers of.
+    """
+    masks = sequences.mask.tensor, sequences.response_mask.tensor
+    check_sequences(sequences.ids.tensor, *masks, module.model if isinstance(module, Policy) else module.base_model)
+    ids, mask, response_mask = (column.to(device()) for column in (sequences.ids.tensor, *masks))
+    return ids, mask, response_mask
 
 
 def log_probs(policy: Policy, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
     """The log-probs of responses, f32[B, R]; 0 on padding."""
-    return response_log_probs(policy, *columns(sequences), batching, dtype)
+    return response_log_probs(policy, *columns(sequences, policy), batching, dtype)
 
 
 def response_log_probs(
@@ -53,7 +57,7 @@ def response_log_probs(
 
 def values(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
     """The value of the state before each token of a response, f32[B, R]; 0 on padding."""
-    ids, mask, response_mask = columns(sequences)
+    ids, mask, response_mask = columns(sequences, scorer)
 
     def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         # The value of a state is at its last token, the one before the token that it leads to.
@@ -65,7 +69,7 @@ def values(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype
 
 def scores(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
     """The head's number at the last token of every sequence, f32[B]."""
-    ids, mask, response_mask = columns(sequences)
+    ids, mask, response_mask = columns(sequences, scorer)
 
     def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         last = mask.shape[1] - 1 - mask.flip(1).long().argmax(1)  # argmax returns the first of several maxima

@@ -44,7 +44,17 @@ import torch
 
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
-from hfdsl.rl.batches import Experience, Pairs, Preferences, Sequences, ValueExperience
+from hfdsl.rl.batches import (
+    ActorMetrics,
+    CriticMetrics,
+    Experience,
+    ImitationMetrics,
+    Pairs,
+    PreferenceMetrics,
+    Preferences,
+    Sequences,
+    ValueExperience,
+)
 from hfdsl.rl.losses import DPO, BradleyTerry, ClippedValue, PolicyLoss, PreferenceTerms, imitation
 from hfdsl.rl.masked import masked, masked_sum, token_weights
 from hfdsl.rl.models.device import autocast
@@ -54,6 +64,7 @@ from hfdsl.rl.models.micro_batches import MicroBatch, micro_batches
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.models.scoring import columns, response_log_probs, scores
 from hfdsl.rl.workers.config import ActorConfig, CriticConfig
+from hfdsl.types.batches import Batch, schema
 
 TokenTerms = Mapping[str, torch.Tensor]
 """The terms of every token of a micro-batch, f32[b, r]: ``loss``, which has a gradient, and metrics."""
@@ -63,7 +74,9 @@ def policy_update(
     learner: Learner, experience: Experience, loss: PolicyLoss, config: ActorConfig, peers: AxisGroup
 ) -> dict[str, float]:
     """One step of a policy on its experience: the columns of ``ActorMetrics``."""
-    ids, mask, response_mask = columns(experience)
+    if not len(experience):
+        return _nothing_learned(ActorMetrics)
+    ids, mask, response_mask = columns(experience, learner.module)
     width = response_mask.shape[1]
     old, advantage = experience.log_probs.tensor.to(ids.device), experience.advantage.tensor.to(ids.device)
     reference = None if experience.ref_log_probs is None else experience.ref_log_probs.tensor.to(ids.device)
@@ -112,7 +125,9 @@ def _staleness(experience: Experience) -> torch.Tensor:
 
 def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:
     """One step of a supervised stage: the columns of ``ImitationMetrics``."""
-    ids, mask, response_mask = columns(sequences)
+    if not len(sequences):
+        return _nothing_learned(ImitationMetrics)
+    ids, mask, response_mask = columns(sequences, learner.module)
     width = response_mask.shape[1]
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
@@ -134,7 +149,9 @@ def dpo_update(
     pass without gradients yields the log-probs and thus the numbers; the update then learns from number * log-prob, row
     by row.
     """
-    ids, mask, response_mask = columns(preferences)
+    if not len(preferences):
+        return _nothing_learned(PreferenceMetrics)
+    ids, mask, response_mask = columns(preferences, policy)
     width = response_mask.shape[1]
     current = response_log_probs(policy, ids, mask, response_mask, config.batching, config.training.autocast)
     reference = masked_sum(preferences.ref_log_probs.tensor.to(ids.device).double(), response_mask, -1).view(-1, 2)
@@ -158,7 +175,9 @@ def ranking_update(
 
     As in ``dpo_update``: the gradient of a pair's loss is a number per row times the gradient of the row's score.
     """
-    ids, mask, response_mask = columns(pairs)
+    if not len(pairs):
+        return _nothing_learned(PreferenceMetrics)
+    ids, mask, response_mask = columns(pairs, scorer)
     width = response_mask.shape[1]
     current = scores(scorer, pairs, config.batching, config.training.autocast).double().view(-1, 2).requires_grad_()
     sign = pairs.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
@@ -194,7 +213,9 @@ def value_update(
     learner: Learner, experience: ValueExperience, loss: ClippedValue, config: CriticConfig, peers: AxisGroup
 ) -> dict[str, float]:
     """One step of a critic: the columns of ``CriticMetrics``."""
-    ids, mask, response_mask = columns(experience)
+    if not len(experience):
+        return _nothing_learned(CriticMetrics)
+    ids, mask, response_mask = columns(experience, learner.module)
     width = response_mask.shape[1]
     old, returns = experience.values.tensor.to(ids.device), experience.returns.tensor.to(ids.device)
 
@@ -206,6 +227,11 @@ def value_update(
 
     loss_weights = loss.weights(response_mask, peers.all_reduce)
     return _optimizer_step(learner, mask, response_mask, loss_weights, terms, config, peers)
+
+
+def _nothing_learned(metrics: type[Batch]) -> dict[str, float]:
+    """The metrics of an update without rows, as where a filter keeps none: it changes nothing, and all are 0."""
+    return dict.fromkeys(schema(metrics).fields, 0.0)
 
 
 def _optimizer_step(
