@@ -155,6 +155,8 @@ CODES: dict[str, Code] = {
     # HF7xx effects
     "HF701": Code("weights that are staler than their reader allows"),
     "HF703": Code("a body that writes into its arguments"),
+    "HF705": Code("a training that trains nothing", "warning"),
+    "HF706": Code("an evaluation that trains"),
     "HF707": Code("a sync between roles that share no state"),
     "HF708": Code("weights that only rank 0 receives and every rank reads", "warning"),
     "HF709": Code("declarations of a state that do not fit together", "warning"),

@@ -109,7 +109,7 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
     Raises:
         ConfigError: HF901 for names of nothing, and for options that a dataflow does not take.
     """
-    table, changes = with_deployment(table, changes)
+    table, changes = _with_update(*with_deployment(table, changes))
     naming, changes = _divided(changes, "algorithm", "roles", "update.algorithm", "evaluation")
     to_options, changes = _divided(changes, "options", "update")
     table = tables.with_changes(table, RunConfig, naming)
@@ -180,9 +180,7 @@ def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]
 
 def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
     """The table with its deployment, which may be in a file; a change replaces it before all changes of its fields."""
-    kind: Any = str | dict[str, Any]
-    fields_and_texts = [change.partition("=") for change in changes]
-    given = [tables.parse_value(text, kind, "deployment") for name, _, text in fields_and_texts if _is_deployment(name)]
+    given, remaining = _whole_tables(changes, "deployment", str | dict[str, Any])
     deployment = given[-1] if given else table.get("deployment")
     if isinstance(deployment, str):
         try:
@@ -190,12 +188,20 @@ def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[t
         except ConfigError as error:
             error.field = "deployment"
             raise
-    remaining = [change for change in changes if not _is_deployment(change.partition("=")[0])]
     return {**table, **({} if deployment is None else {"deployment": deployment})}, remaining
 
 
-def _is_deployment(name: str) -> bool:
-    return name.strip() == "deployment"
+def _with_update(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
+    """The table with its update, whose dataflow decides which options there are; as for the deployment."""
+    given, remaining = _whole_tables(changes, "update", dict[str, Any] | None)
+    return {**table, **({"update": given[-1]} if given else {})}, remaining
+
+
+def _whole_tables(changes: Sequence[str], name: str, kind: Any) -> tuple[list[Any], list[str]]:
+    """The values of the changes that replace a whole table, and the other changes."""
+    whole = [change for change in changes if change.partition("=")[0].strip() == name]
+    values = [tables.parse_value(change.partition("=")[2], kind, name) for change in whole]
+    return values, [change for change in changes if change not in whole]
 
 
 def _entry(table: Any, name: str) -> Any:

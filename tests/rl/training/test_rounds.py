@@ -65,6 +65,21 @@ def same(batch: Batch, other: Batch) -> bool:
     return columns.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in columns.items())
 
 
+@pytest.mark.parametrize("before", [{}, {"update": {"algorithm": "tests.rl.training.toy:unused", "rows": 1}}])
+def test_a_change_of_the_whole_table_is_the_update(before: dict[str, Any], tmp_path: Path) -> None:
+    """Of a file without an update or with another one; it used to be recorded, and not run."""
+    written = table(tmp_path)
+    change = 'update={algorithm="tests.rl.training.toy:learning",rows=12,options={parts=2}}'
+    without = {name: value for name, value in written.items() if name != "update"}
+    loaded = from_table({**without, **before}, [change, "update.rows=16"])
+    assert str(loaded.config) == str(from_table(written).config)
+    assert loaded.update is not None
+    assert loaded.update.trace().name == "learning"
+    assert from_table(written, ["update=none"]).update is None
+    with pytest.raises(ConfigError, match="HF901"):
+        from_table(written, ["update=3"])
+
+
 def test_an_update_has_the_first_rows_that_rounds_keep(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
     run(tmp_path / "one", "evaluation=none")
     batches: list[Batch] = []

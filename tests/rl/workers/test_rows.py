@@ -148,7 +148,7 @@ def state(worker: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("engine", ["plain", "captured"])
 def test_nothing_comes_of_no_rows(engine: Any) -> None:
-    """As where a filter keeps none: the run goes on."""
+    """As where a filter keeps none."""
     actor = w.Actor(replace(tiny.ACTOR, generation=replace(tiny.GENERATION, engine=engine)))
     critic, reference = w.Critic(tiny.CRITIC), w.Reference(tiny.REFERENCE)
     learner, model = w.RewardLearner(tiny.CRITIC), w.RewardModel(w.RewardConfig(tiny.MODEL))

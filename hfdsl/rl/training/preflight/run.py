@@ -24,6 +24,7 @@ from hfdsl.rl.training.preflight.engines import (
     samplers_have_the_model,
 )
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
+from hfdsl.rl.training.preflight.learning import evaluations_train_nothing, training_trains
 from hfdsl.rl.training.preflight.models import models_fit_tokens, weights_fit_configurations
 from hfdsl.rl.training.preflight.numbers import (
     coefficients_have_a_reference,
@@ -84,6 +85,8 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     shards_have_processes,
     adapters_reach_samplers,
     base_policies_have_adapters,
+    training_trains,
+    evaluations_train_nothing,
     schedules_fit_the_run,
     small_steps_count,
     rates_suit_saved_weights,
