@@ -39,6 +39,10 @@ class Tracing(Protocol):
         """Note a mistake, and continue with a value that fits everywhere."""
         ...
 
+    def decide(self) -> None:
+        """Count that Python asks a value for a number or a truth."""
+        ...
+
     def signatures(self, role: type) -> Mapping[str, Signature | None]:
         """The signatures of a role's methods."""
         ...

@@ -86,6 +86,7 @@ class Pythonic(Traced):
     __hash__ = object.__hash__
 
     def _decides(self, conversion: str) -> Any:
+        self._tracer.decide()
         if isinstance(self._operand, ErrorValue):
             return self
         return self._tracer.misuse(MisuseKind.CONTROL, self._shown, conversion, producer=self)

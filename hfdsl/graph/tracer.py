@@ -54,6 +54,9 @@ from hfdsl.types.rows import GroupedBy
 MAX_STEPS = 100_000
 """A dataflow with more steps has a loop without an end, such as one that waits for a value."""
 
+MAX_DECISIONS = 10_000
+"""Likewise one in which Python asks values more often what they are, such as ``while scores.score: ...``."""
+
 
 @dataclass
 class Tracer:
@@ -62,6 +65,7 @@ class Tracer:
     nodes: list[Node]
     misuses: list[Misuse]
     calls: int = 0
+    decisions: int = 0
     roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
     reported: set[tuple[object, ...]] = field(default_factory=set)
     optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
@@ -109,6 +113,17 @@ class Tracer:
             self.reported.add(identity)
             self.misuses.append(misuse)
         return Symbolic(self, ErrorValue(), None, "<broken>")
+
+    def decide(self) -> None:
+        """Count that Python asks a value for a number or a truth, which no value has while it is traced.
+
+        Raises:
+            DefinitionError: HF610 for a loop that asks forever.
+        """
+        self.decisions += 1
+        if self.decisions > MAX_DECISIONS:
+            problem = f"Python has asked values of the dataflow more than {MAX_DECISIONS} times for a truth or a number"
+            raise DefinitionError("HF610", f"{problem}: a loop here does not end")
 
     def outsider(self, access: str, role: type) -> Any:
         """Record that the dataflow calls or constructs a worker that is not one of its parameters."""

@@ -465,6 +465,21 @@ def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.primary.span.line == program.body.__code__.co_firstlineno + 3
 
 
+@pytest.mark.parametrize("asked", ["rollout.log_probs", "rollout.log_probs > 0", "rollout.misspelled", "len(rollout)"])
+def test_a_loop_that_waits_for_a_value_ends(asked: str, tmp_path: Path) -> None:
+    """It calls nothing, so that no step is traced."""
+    body = f"rollout = actor.generate(prompts)\n    while {asked}:\n        pass\n    return rollout"
+    source = f"def waiting(prompts: Prompts, actor: Actor) -> Rollout:\n    {body}\n"
+    (tmp_path / "waiting.py").write_text(source, "utf-8")
+    scope = {"Prompts": Prompts, "Actor": Actor, "Rollout": Rollout}
+    exec(compile(source, str(tmp_path / "waiting.py"), "exec"), scope)  # noqa: S102  # the test's own text
+    report = hf.dataflow(scope["waiting"]).check()
+    assert "HF610" in report.codes
+    [endless] = [finding for finding in report if finding.code == "HF610"]
+    assert "a loop here does not end" in endless.message
+    assert len(report.codes) > 1  # and what it asks is reported
+
+
 def test_a_misspelled_name_of_hfdsl_is_reported_where_it_is_used() -> None:
     @hf.dataflow
     def program(prompts: Prompts, actor: Actor) -> Rollout:

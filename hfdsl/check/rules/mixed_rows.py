@@ -56,6 +56,9 @@ REDUCTIONS = _functions(
 ORDERS = _functions("argsort cumprod cumsum flip log_softmax normalize roll softmax sort")
 """Functions along one dim, by default the last: over the first, a value depends on those of other rows."""
 
+DRAWN_ORDERS = ("randperm",)
+"""Functions that draw an order of as many rows as there are."""
+
 DIM_IS_SECOND = ("norm", "normalize", "quantile", "roll")
 """The functions whose dim follows another number."""
 
@@ -252,7 +255,10 @@ class _Body:
             case ast.Compare(left, _, others):
                 return self.combined(node, [self.value(operand) for operand in (left, *others)])
             case ast.Subscript(source, index):
-                return _indexed(self.value(source), index)
+                rows = self.value(source)
+                if isinstance(rows, RowTensor) and self.value(index) == "statistic":
+                    self.mixing.append((node, "statistic"))
+                return _indexed(rows, index)
             case ast.Call():
                 return self.call_result(node)
         return None
@@ -284,6 +290,8 @@ class _Body:
                 others, positional = arguments, call.args
             case _:
                 return self.called(call)
+        if function in DRAWN_ORDERS:
+            return "statistic"
         values: list[BodyValue] = [self.value(operand) for operand in (tensor, *others)]
         rows = values[0]
         if function in ELEMENTWISE:
