@@ -187,7 +187,7 @@ CODES: dict[str, Code] = {
     "HF732": Code("a parameter whose shapes differ on both sides of a sync"),
     "HF733": Code("a parameter whose dtypes differ so that a sync cannot convert it"),
     "HF734": Code("a parameter that cannot be cut as its layout says"),
-    "HF735": Code("boxes of a layout that overlap or lie outside a parameter"),
+    "HF735": Code("boxes of a layout that overlap, lie outside a parameter or make no tensor"),
     "HF736": Code("elements of a parameter that a rank needs or should hold, and does not get"),
     "HF737": Code("a fused parameter whose matrices have other sizes on the other side of a sync", "warning"),
     "HF738": Code("a layout of parameters that no role states", "warning"),

@@ -381,8 +381,8 @@ def compile_schedule(
     """The schedule by which ranks of ``target_mesh`` get their parts of parameters from ranks of ``source_mesh``.
 
     Raises:
-        ProtocolError: HF734 a parameter cannot be cut as a layout says, HF735 boxes overlap or leave the parameter,
-            HF736 a rank would lack elements.
+        ProtocolError: HF734 a parameter cannot be cut as a layout says, HF735 boxes overlap, leave the parameter or
+            make no tensor, HF736 a rank would lack elements.
 
     >>> from hfdsl.protocols.layouts import Replicas, Slices
     >>> weights = [Parameter("a", (8,)), Parameter("b", (8,))]

@@ -54,6 +54,23 @@ def fill(boxes: Collection[Box]) -> bool:
     return total(boxes) == prod(extent(boxes))
 
 
+def ranges_by_dim(boxes: Iterable[Box]) -> tuple[tuple[Range, ...], ...]:
+    """For each dim the different ranges of boxes, in order."""
+    return tuple(tuple(dict.fromkeys(ranges)) for ranges in zip(*boxes, strict=True))
+
+
+def combination_count(boxes: Iterable[Box]) -> int:
+    """How many combinations there are of the ranges of boxes, one of each dim.
+
+    A local tensor has the ranges of each dim one after another. So disjoint boxes make one if they are as many, in any
+    order; boxes that touch only at a corner would leave parts of it without values.
+
+    >>> combination_count([((0, 2), (0, 3)), ((4, 6), (0, 3))]), combination_count([((0, 2), (0, 2)), ((2, 4), (2, 4))])
+    (2, 4)
+    """
+    return prod(map(len, ranges_by_dim(boxes)))
+
+
 def intersection(left: Box, right: Box) -> Box | None:
     """The intersection of two boxes; None if it is empty."""
     common = []

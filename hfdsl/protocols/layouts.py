@@ -74,6 +74,7 @@ __all__ = [
     "StandardLayout",
     "Tied",
     "holdings",
+    "rank_boxes",
     "ranks_by_coordinate",
 ]
 
@@ -310,13 +311,22 @@ def holdings(layout: Layout, parameter: Parameter, mesh: Mesh) -> tuple[Holding,
     return tuple(Holding(boxes, tuple(sorted(ranks))) for boxes, ranks in by_boxes.items() if boxes)
 
 
+def rank_boxes(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
+    """The boxes of a rank that have elements.
+
+    >>> [rank_boxes(Shards(), Parameter("bias", (2,)), Mesh(dp=3), rank) for rank in range(3)]
+    [(((0, 1),),), (((1, 2),),), ()]
+    """
+    boxes = layout.boxes(parameter, mesh, rank)
+    return tuple(box for box in boxes if all(start != stop for start, stop in box))
+
+
 def _boxes_by_ranks(
     layout: Layout, parameter: Parameter, mesh: Mesh
 ) -> Iterator[tuple[tuple[Box, ...], tuple[int, ...]]]:
     if not isinstance(layout, StandardLayout):
         for rank in range(mesh.world_size):
-            boxes = layout.boxes(parameter, mesh, rank)
-            yield tuple(box for box in boxes if all(start != stop for start, stop in box)), (rank,)
+            yield rank_boxes(layout, parameter, mesh, rank), (rank,)
         return
     cuts = layout.cuts(parameter, mesh)
     for at, ranks in ranks_by_coordinate(mesh, tuple(cut.axes for cut in cuts)).items():

@@ -36,11 +36,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from hfdsl.protocols.boxes import Box, difference, in_words, intersection, overlap, total, volume, whole, without
+from hfdsl.protocols.boxes import (
+    Box,
+    combination_count,
+    difference,
+    in_words,
+    intersection,
+    overlap,
+    total,
+    volume,
+    whole,
+    without,
+)
 from hfdsl.protocols.layouts import Holding, Layout, Parameter, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
+
+MOST_BOXES: Final = 4
+"""How many boxes of a rank a message lists."""
 
 Side: TypeAlias = Literal["source", "target"]
 
@@ -276,7 +290,7 @@ def flaws(route: Route) -> Iterator[Flaw]:
 
 
 def _invalid(parameter: Parameter, side: Side, ranks: tuple[int, ...], boxes: Sequence[Box]) -> Iterator[Flaw]:
-    """HF735: boxes that are no parts of the parameter, or that overlap on one rank."""
+    """HF735: boxes that are no parts of the parameter, or that overlap on one rank or make no tensor together."""
     full = whole(parameter.shape)
     for box in boxes:
         if len(box) != len(full):
@@ -288,6 +302,23 @@ def _invalid(parameter: Parameter, side: Side, ranks: tuple[int, ...], boxes: Se
             return
     if (twice := overlap(boxes)) is not None:
         yield Flaw("HF735", parameter, side, ranks, f"{_elements([twice])} in two boxes of one rank")
+    elif (together := tensor_problem(boxes)) is not None:
+        yield Flaw("HF735", parameter, side, ranks, together)
+
+
+def tensor_problem(boxes: Sequence[Box]) -> str | None:
+    """Why disjoint boxes of a rank are no tensor; None if they are one.
+
+    >>> tensor_problem([((0, 2), (0, 2)), ((2, 4), (2, 4))])
+    'its boxes [0:2, 0:2], [2:4, 2:4] are 2 of the 4 combinations of their ranges, so they make no tensor'
+    """
+    combinations = combination_count(boxes)
+    if len(boxes) == combinations:
+        return None
+    named, others = ", ".join(map(in_words, boxes[:MOST_BOXES])), len(boxes) - MOST_BOXES
+    more = f" and {others} other{'s' * (others > 1)}" if others > 0 else ""
+    count = f"{len(boxes)} of the {combinations} combinations of their ranges"
+    return f"its boxes {named}{more} are {count}, so they make no tensor"
 
 
 def _unequal(parameter: Parameter, need: Need) -> Iterator[Flaw]:

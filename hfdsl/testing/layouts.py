@@ -20,7 +20,7 @@ from hfdsl.deploy.weight_syncs import SyncSide, weight_syncs
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, Range, in_words, total
-from hfdsl.protocols.layouts import Layout, Parameter, Replicas
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, rank_boxes
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.testing.arguments import nothing
 from hfdsl.types.numbers import brief
@@ -57,7 +57,7 @@ def check_layout(
     for rank, parts in enumerate(held):
         where = f"{label}rank {rank} ({mesh.coordinates(rank)})"
         for name, full in whole.items():
-            boxes = layout.boxes(Parameter(name, _shape(_nested(full))), mesh, rank)
+            boxes = rank_boxes(layout, Parameter(name, _shape(_nested(full))), mesh, rank)
             fault = _fault(name, full, boxes, parts.get(name, parts.get(layout.stored_as(name))))
             if fault is not None:
                 raise BrokenLayoutError(f"{where}: {fault}")
@@ -154,7 +154,7 @@ def _load(side: SyncSide, whole: Mapping[str, Any], scheduled: ScheduledSync | N
         return
     parts = dict[str, Any]()
     for parameter in scheduled.schedule.parameters:
-        boxes = scheduled.target_layout.boxes(parameter, side.placement.mesh, worker.rank)
+        boxes = rank_boxes(scheduled.target_layout, parameter, side.placement.mesh, worker.rank)
         if boxes:
             parts[parameter.name] = _part(whole[parameter.name], boxes)
     getattr(worker, side.method)(parts)
@@ -182,7 +182,7 @@ def _joined(side: SyncSide, scheduled: ScheduledSync, exported: Sequence[Mapping
     whole, covered = dict[str, Any](), dict[str, Any]()
     layout, mesh = scheduled.source_layout, scheduled.schedule.source_mesh
     for parameter, (rank, parts) in product(scheduled.schedule.parameters, enumerate(exported[: mesh.world_size])):
-        boxes, part = layout.boxes(parameter, mesh, rank), parts.get(parameter.name)
+        boxes, part = rank_boxes(layout, parameter, mesh, rank), parts.get(parameter.name)
         part = parts.get(layout.stored_as(parameter.name)) if part is None else part
         if not boxes:
             continue

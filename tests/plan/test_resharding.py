@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hfdsl.errors import ProtocolError
 from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.protocols.boxes import whole, without
 from hfdsl.protocols.layouts import (
     Box,
     Generation,
@@ -289,6 +290,30 @@ def test_a_shifted_vocabulary_is_found(data: st.DataObject) -> None:
     for layout, code in ((shifted, "HF735"), (clipped, "HF736")):
         with pytest.raises(ProtocolError, match=f"^{code}: 'embedding' "):
             compile_schedule([Parameter("embedding", (size,))], layout, Mesh(tp=tp), Replicas(), Mesh())
+
+
+CORNERS = ((0, 2), (0, 2)), ((2, 4), (2, 4))
+BENT = ((0, 2), (0, 2)), ((0, 2), (2, 4)), ((2, 4), (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("boxes", "problem"),
+    [
+        (CORNERS, "its boxes [0:2, 0:2], [2:4, 2:4] are 2 of the 4 combinations"),
+        (BENT, "its boxes [0:2, 0:2], [0:2, 2:4], [2:4, 0:2] are 3 of the 4 combinations"),
+    ],
+)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_boxes_that_are_no_tensor_are_refused(boxes: tuple[Box, ...], problem: str, side: str) -> None:
+    weight = Parameter("weight", (4, 4))
+    rest = tuple(without([whole(weight.shape)], boxes))
+    layouts = (Listed((boxes, rest)), Replicas()) if side == "source" else (Replicas(), Listed((boxes, rest)))
+    [route] = routes([weight], layouts[0], Mesh(tp=2), layouts[1], Mesh(tp=2))
+    [flaw, *_] = list(flaws(route))
+    assert (flaw.code, flaw.side, flaw.ranks) == ("HF735", side, (0,))
+    assert flaw.message.startswith(f"'weight' (4, 4): {problem}")
+    with pytest.raises(ProtocolError, match=r"^HF735: 'weight'"):
+        compile_schedule([weight], layouts[0], Mesh(tp=2), layouts[1], Mesh(tp=2))
 
 
 def test_generation_in_place_is_an_all_gather() -> None:

@@ -75,14 +75,17 @@ class Listed(Layout):
 
 @st.composite
 def listed_layouts(draw: st.DrawFn, parameter: Parameter, mesh: Mesh) -> Listed:
-    """Tiles of a parameter, each on one rank or several, so that the parts of ranks may overlap anyhow."""
+    """Any ranges of each dim on each rank, in any order, so that parts may overlap anyhow; often none is missing."""
     edges = [sorted({0, size, *draw(st.lists(st.integers(1, size - 1), max_size=2))}) for size in parameter.shape]
-    tiles = list(product(*(list(pairwise(ends)) for ends in edges)))
-    world = range(mesh.world_size)
-    holders = [draw(st.sets(st.sampled_from(world), min_size=1, max_size=3)) for _ in tiles]
-    return Listed(
-        tuple(tuple(tile for tile, ranks in zip(tiles, holders, strict=True) if rank in ranks) for rank in world)
-    )
+    ranges = [list(pairwise(ends)) for ends in edges]
+    held = [tuple(product(*(draw(some(part)) for part in ranges))) for _ in range(mesh.world_size)]
+    if draw(st.booleans()):
+        held[draw(st.integers(0, len(held) - 1))] = tuple(product(*map(draw, map(st.permutations, ranges))))
+    return Listed(tuple(held))
+
+
+def some(ranges: list[tuple[int, int]]) -> st.SearchStrategy[list[tuple[int, int]]]:
+    return st.lists(st.sampled_from(ranges), unique=True)
 
 
 @st.composite

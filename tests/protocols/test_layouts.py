@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hfdsl.errors import ProtocolError
@@ -29,6 +30,7 @@ from hfdsl.protocols.layouts import (
     holdings,
 )
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.resharding import tensor_problem
 from tests.protocols.layout_cases import composed, cut_lists, layouts, local_tensor, meshes, parameters
 
 
@@ -73,6 +75,36 @@ def test_boxes_in_order_are_the_local_tensor(data: st.DataObject) -> None:
             indices = [torch.cat([torch.arange(*part) for part in parts]) for parts in ranges]
             assert torch.equal(whole[torch.meshgrid(*indices, indexing="ij")], local)
             assert held == tuple(product(*ranges))
+
+
+@st.composite
+def combinations(draw: st.DrawFn, dims: int) -> list[Box]:
+    """Combinations of ranges, of which one may be missing."""
+    ranges = [draw(st.permutations([(0, 2), (2, 3), (4, 6)]))[: draw(st.integers(1, 3))] for _ in range(dims)]
+    listed: list[Box] = draw(st.permutations(list(product(*ranges))))
+    return listed[draw(st.integers(0, len(listed) > 1)) :]
+
+
+@given(
+    st.integers(0, 3).flatmap(lambda dims: st.one_of(st.lists(boxes(dims), min_size=1, max_size=6), combinations(dims)))
+)
+@example([((0, 2), (0, 2)), ((2, 4), (2, 4))])  # they touch at a corner
+@example([((0, 2), (0, 2)), ((0, 2), (2, 4)), ((2, 4), (0, 2))])  # an L
+@example([((2, 4), (1, 2)), ((0, 1), (1, 2)), ((2, 4), (5, 6)), ((0, 1), (5, 6))])
+@example([((0, 2), (0, 4)), ((2, 4), (0, 2)), ((2, 4), (2, 4))])  # all of a tensor, but cut where not all are
+def test_boxes_are_a_tensor_if_they_fill_it(listed: list[Box]) -> None:
+    assume(overlap(listed) is None)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for box in listed:
+        ranges = [list(dict.fromkeys(each[dim] for each in listed)) for dim in range(len(box))]
+        begins = [
+            sum(stop - start for start, stop in before[: before.index(own)])
+            for before, own in zip(ranges, box, strict=True)
+        ]
+        counts.update(elements(tuple((begin, begin + b - a) for begin, (a, b) in zip(begins, box, strict=True))))
+    shape = [sum(b - a for a, b in {each[dim] for each in listed}) for dim in range(len(listed[0]))]
+    filled = all(counts[place] == 1 for place in product(*map(range, shape)))
+    assert (tensor_problem(listed) is None) == filled
 
 
 @given(st.data())

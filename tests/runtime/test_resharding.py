@@ -11,12 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import HfError, HfWarning, RoleError, SyncError
+from hfdsl.errors import HfError, HfWarning, ProtocolError, RoleError, SyncError
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices
-from hfdsl.runtime.weights.resharding import exported_parts, joined_parts
-from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
+from hfdsl.runtime.digests import HeldPart
+from hfdsl.runtime.weights.exchange import ArrivingWeights
+from hfdsl.runtime.weights.resharding import Parts, exported_parts, joined_parts, located
+from tests.protocols.layout_cases import Listed, composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
 
 Mesh = hf.Mesh
@@ -90,6 +92,41 @@ def test_of_a_whole_parameter_its_part_is_taken() -> None:
     columns = dict(exported_parts([sync], 1, {"embedding": full}, "actor.weights"))
     got = joined_parts(sync, 3, [columns[sync.column(3)]])
     assert torch.equal(got["embedding"], full[9:])
+
+
+def test_boxes_without_elements_are_no_part_of_a_tensor() -> None:
+    parameter = Parameter("weight", (2, 4), "float32")
+    layout = Listed(((((0, 2), (0, 3)), ((2, 2), (3, 4))), (((0, 2), (3, 4)),), (((1, 1), (0, 4)),)))
+    schedule = compile_schedule([parameter], Replicas(), Mesh(), layout, Mesh(tp=3))
+    sync = ScheduledSync(
+        state="policy", export=0, load=1, schedule=schedule, source_layout=Replicas(), target_layout=layout
+    )
+    full = torch.arange(8.0).view(2, 4)
+    columns = dict(exported_parts([sync], 0, {"weight": full}, "actor.weights"))
+    for rank, expected in ((0, {"weight": full[:, :3]}), (1, {"weight": full[:, 3:]}), (2, {})):
+        got = joined_parts(sync, rank, [columns[sync.column(rank)]] if expected else [])
+        assert got.keys() == expected.keys()
+        assert all(torch.equal(got[name], part) for name, part in expected.items())
+
+
+def test_boxes_that_are_no_tensor_are_no_place_for_weights() -> None:
+    """As of a layout that says something else in a process than where it was proved."""
+    parameter, corners = Parameter("weight", (4, 4), "float32"), Listed(((((0, 2), (0, 2)), ((2, 4), (2, 4))),))
+    schedule, full = compile_schedule([parameter], Replicas(), Mesh(), Replicas(), Mesh()), torch.ones(4, 4)
+    sync = ScheduledSync(
+        state="policy", export=0, load=1, schedule=schedule, source_layout=corners, target_layout=corners
+    )
+    parts: Parts = {"weight": {((0, 2), (0, 4)): full[:2], ((2, 4), (0, 4)): full[2:]}}
+    for use in (
+        lambda: dict(exported_parts([sync], 0, {"weight": full}, "actor.weights")),
+        lambda: joined_parts(sync, 0, [parts]),
+        lambda: list(located({"weight": HeldPart(full)}, corners, [parameter], Mesh(), 0)),
+        lambda: ArrivingWeights(sync, 0, {}, "engine.load").load(None, dict, in_place=False),
+    ):
+        with pytest.raises(
+            ProtocolError, match=r"^HF735: 'weight' \(4, 4\) on rank 0 \(.*\): its boxes \[0:2, 0:2\], "
+        ):
+            use()
 
 
 # -- runs

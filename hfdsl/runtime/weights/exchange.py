@@ -77,7 +77,7 @@ from hfdsl.runtime.weights.resharding import (
     copied_part,
     exported_weights,
     loaded_weights,
-    local_boxes,
+    local_places,
 )
 
 if TYPE_CHECKING:
@@ -373,8 +373,8 @@ class ArrivingWeights:
         schedule, weights = self._sync.schedule, dict[str, torch.Tensor]()
         device = next((peer.device for peer in self._peers.values()), "cpu")
         for parameter in schedule.parameters:
-            boxes = self._sync.target_layout.boxes(parameter, schedule.target_mesh, self._rank)
-            if boxes:
-                shape, dtype = local_boxes(boxes)[0], getattr(torch, parameter.dtype)
+            shape, placed = local_places(self._sync.target_layout, parameter, schedule.target_mesh, self._rank)
+            if placed:
+                dtype = getattr(torch, parameter.dtype)
                 weights[parameter.name] = torch.empty(shape, dtype=dtype, device=device)
         return weights

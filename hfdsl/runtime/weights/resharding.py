@@ -21,13 +21,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from hfdsl.errors import SyncError
+from hfdsl.errors import ProtocolError, SyncError
 from hfdsl.plan.resharding import Transfer
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.cuts import converts
-from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, StandardLayout
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, StandardLayout, rank_boxes
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.resharding import tensor_problem
 from hfdsl.runtime.digests import ComputedPart, FixedParts, HeldPart, pieces_of
 from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
 
@@ -37,6 +38,19 @@ Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
 
 LocalPlaces: TypeAlias = tuple[tuple[int, ...], dict[Box, Box]]
 """The shape of a local tensor, and the places of its boxes in it."""
+
+
+def local_places(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int) -> LocalPlaces:
+    """The shape of a rank's local tensor, and the places of its boxes in it; none if it holds nothing.
+
+    Raises:
+        ProtocolError: HF735 if its boxes are no tensor.
+    """
+    boxes = rank_boxes(layout, parameter, mesh, rank)
+    if boxes and (problem := tensor_problem(boxes)) is not None:
+        where = f"{parameter.name!r} {parameter.shape} on rank {rank} ({mesh.coordinates(rank)})"
+        raise ProtocolError("HF735", f"{where}: {problem}")
+    return local_boxes(boxes)
 
 
 def local_boxes(boxes: Iterable[Box]) -> LocalPlaces:
@@ -296,7 +310,7 @@ class LocalWeights:
             raise self._mismatch(f"'{name}' in {dtype} instead of {parameter.dtype},")
         if piece.offset is None:
             if name not in self._places:
-                self._places[name] = local_boxes(self._layout.boxes(parameter, self._mesh, self.rank))
+                self._places[name] = local_places(self._layout, parameter, self._mesh, self.rank)
             shape, placed = self._places[name]
             # A tensor of the layout's shape has its order, too, even if that is also the shape of the whole.
             if tuple(piece.tensor.shape) == shape:
@@ -336,16 +350,15 @@ def joined_parts(sync: ScheduledSync, rank: int, parts: Iterable[Parts]) -> dict
             received.setdefault(name, {}).update(by_box)
     loaded: dict[str, torch.Tensor] = {}
     for parameter in sync.schedule.parameters:
-        boxes = sync.target_layout.boxes(parameter, sync.schedule.target_mesh, rank)
-        if boxes:
-            loaded[parameter.name] = _joined(boxes, received[parameter.name])
+        shape, placed = local_places(sync.target_layout, parameter, sync.schedule.target_mesh, rank)
+        if placed:
+            loaded[parameter.name] = _joined(shape, placed, received[parameter.name])
     return loaded
 
 
-def _joined(boxes: tuple[Box, ...], parts: Mapping[Box, torch.Tensor]) -> torch.Tensor:
-    if len(boxes) == 1 and boxes[0] in parts:
-        return parts[boxes[0]]
-    shape, placed = local_boxes(boxes)
+def _joined(shape: tuple[int, ...], placed: Mapping[Box, Box], parts: Mapping[Box, torch.Tensor]) -> torch.Tensor:
+    if len(placed) == 1 and (part := parts.get(next(iter(placed)))) is not None:
+        return part
     local = next(iter(parts.values())).new_empty(shape)
     for box, tensor in parts.items():
         for held, place in placed.items():
@@ -378,7 +391,7 @@ def located(
             yield name, part
             continue
         if name not in places:
-            places[name] = local_boxes(layout.boxes(parameter, mesh, rank))
+            places[name] = local_places(layout, parameter, mesh, rank)
         shape, placed = places[name]
         if not placed or tuple(part.tensor.shape) != shape:
             yield name, part
