@@ -12,13 +12,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from math import prod
-from typing import TypeAlias
+from numbers import Integral
+from typing import TypeAlias, TypeGuard
 
 Range: TypeAlias = tuple[int, int]
 """Consecutive indices of a dim: ``start`` and ``stop``, which is exclusive."""
 
 Box: TypeAlias = tuple[Range, ...]
 """A part of a tensor: a range of each of its dims. A tensor without dims has one box, ``()``."""
+
+
+def is_range(value: object) -> TypeGuard[Range]:
+    """Whether this is a start and a stop, in any order.
+
+    >>> is_range((0, 4)), is_range([0, 4]), is_range((0, 4.0))
+    (True, False, False)
+    """
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, Integral) for end in value)
 
 
 def whole(shape: Sequence[int]) -> Box:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 from hfdsl.errors import ProtocolError
 from hfdsl.protocols.boxes import Box, Range
+from hfdsl.protocols.extents import Extent, boxes_of, clipped, extent_problem, joined
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh, axis_rank, axis_size
 from hfdsl.types.numbers import brief, is_count
-
-Extent: TypeAlias = tuple[tuple[Range, ...], ...]
-"""The part of a tensor that a rank holds: for each dim its ranges in the order of the local tensor; their product."""
 
 ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -156,18 +153,16 @@ def part_at(parameter: Parameter, mesh: Mesh, cuts: Sequence[Cut], coordinates: 
     for cut, index in zip(cuts, coordinates, strict=True):
         if part is None:
             break
-        part = cut.cut(parameter, part, index, cut.parts(mesh))
+        remaining, count = cut.cut(parameter, part, index, cut.parts(mesh)), cut.parts(mesh)
+        if not is_predefined(cut) and (problem := extent_problem(part, remaining)) is not None:
+            place = f"coordinate {index} of {count} on {'*'.join(cut.axes)}"
+            raise ProtocolError(
+                "HF739",
+                f"{type(cut).__name__}.cut gives {place} of {parameter.name!r} {parameter.shape} "
+                f"{brief(remaining)}, {problem}",
+            )
+        part = remaining
     return part
-
-
-def boxes_of(part: Extent | None) -> tuple[Box, ...]:
-    """The boxes of a part that have elements.
-
-    >>> boxes_of((((0, 2), (4, 6)), ((0, 3),))), boxes_of(()), boxes_of(None)
-    ((((0, 2), (0, 3)), ((4, 6), (0, 3))), ((),), ())
-    """
-    boxes = () if part is None else product(*part)
-    return tuple(box for box in boxes if all(start < stop for start, stop in box))
 
 
 # -- cuts: layouts that treat all parameters alike ---------------------------------------------------------------------
@@ -295,7 +290,7 @@ class Slices(Cut):
             for group in range(index * groups // count, (index + 1) * groups // count)
             for start, block, heads in zip(starts(blocks), blocks, units, strict=True)
         ]
-        ranges = _joined(piece for start, stop in slices for piece in _clipped(part[dim], start, min(stop, size)))
+        ranges = joined(piece for start, stop in slices for piece in clipped(part[dim], start, min(stop, size)))
         return (*part[:dim], ranges, *part[dim + 1 :])
 
     def _slice(self, parameter: Parameter, group: int, groups: int, start: int, block: int, units: int) -> Range:
@@ -336,8 +331,13 @@ class Shards(Cut):
         """As ``Cut.cut``; HF734 for a parameter without that dim."""
         size = _length(parameter, part, self.dim, self)
         share = -(-size // count)
-        ranges = _joined(_clipped(part[self.dim], index * share, min((index + 1) * share, size)))
+        ranges = joined(clipped(part[self.dim], index * share, min((index + 1) * share, size)))
         return (*part[: self.dim], ranges, *part[self.dim + 1 :]) if ranges else None
+
+
+def is_predefined(cut: Cut) -> bool:
+    """Whether a cut is of this module: a function of sizes and a coordinate alone, unlike those of users."""
+    return type(cut) in (Slices, Shards, Only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,27 +390,3 @@ def starts(sizes: Sequence[int]) -> Iterator[int]:
     for size in sizes:
         yield start
         start += size
-
-
-def _clipped(ranges: Sequence[Range], start: int, stop: int) -> Iterator[Range]:
-    """The elements ``start`` to ``stop`` of consecutive ranges.
-
-    >>> list(_clipped([(0, 2), (8, 12)], 1, 4))
-    [(1, 2), (8, 10)]
-    """
-    for first, last in ranges:
-        size = last - first
-        if max(start, 0) < min(stop, size):
-            yield first + max(start, 0), first + min(stop, size)
-        start, stop = start - size, stop - size
-
-
-def _joined(ranges: Iterator[Range]) -> tuple[Range, ...]:
-    """Ranges with neighbors joined."""
-    joined: list[Range] = []
-    for start, stop in ranges:
-        if joined and joined[-1][1] == start:
-            joined[-1] = joined[-1][0], stop
-        else:
-            joined.append((start, stop))
-    return tuple(joined)

@@ -29,14 +29,15 @@ other, lists its boxes in that order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from hfdsl.protocols.boxes import Box
+from hfdsl.errors import ProtocolError
+from hfdsl.protocols.boxes import Box, in_words, is_range
 from hfdsl.protocols.cuts import (
     Composed,
     Cut,
@@ -46,13 +47,14 @@ from hfdsl.protocols.cuts import (
     Shards,
     Slices,
     StandardLayout,
-    boxes_of,
     check_standard,
     invalid,
+    is_predefined,
     part_at,
     refused,
     starts,
 )
+from hfdsl.protocols.extents import boxes_of
 from hfdsl.protocols.mesh import Mesh, axis_size
 from hfdsl.types.numbers import brief, is_count
 
@@ -278,11 +280,19 @@ def generation_groups(mesh: Mesh) -> Mesh:
     return Mesh(pp=mesh.gen_pp_size, dp=mesh.dp * mesh.micro_dp_size, tp=mesh.gen_tp_size)
 
 
-@lru_cache(maxsize=256)
 def _for_generation(cut: Cut) -> Cut:
+    if not is_dataclass(cut):
+        raise ProtocolError("HF739", f"Generation takes cuts that are dataclasses, got {type(cut).__name__}")
+    return _renamed_axes(cut) if is_predefined(cut) else _with_renamed_axes(cut)  # others may have no hash
+
+
+def _with_renamed_axes(cut: Cut) -> Cut:
     axes = tuple(renamed for axis in cut.axes for renamed in GENERATION_AXES.get(axis, (axis,)))
-    changed: Cut = replace(cut, axis=axes)  # type: ignore[type-var]  # every cut is a dataclass
+    changed: Cut = replace(cut, axis=axes)  # type: ignore[type-var]  # checked above
     return changed
+
+
+_renamed_axes = lru_cache(maxsize=256)(_with_renamed_axes)
 
 
 # -- who holds what ----------------------------------------------------------------------------------------------------
@@ -314,10 +324,22 @@ def holdings(layout: Layout, parameter: Parameter, mesh: Mesh) -> tuple[Holding,
 def rank_boxes(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
     """The boxes of a rank that have elements.
 
+    Raises:
+        ProtocolError: HF734 if the parameter cannot be cut so, HF739 for what are no boxes, HF735 for those of another
+            number of dims.
+
     >>> [rank_boxes(Shards(), Parameter("bias", (2,)), Mesh(dp=3), rank) for rank in range(3)]
     [(((0, 1),),), (((1, 2),),), ()]
     """
-    boxes = layout.boxes(parameter, mesh, rank)
+    given = layout.boxes(parameter, mesh, rank)
+    boxes = tuple(given) if isinstance(given, Iterable) else (given,)
+    place = f"{type(layout).__name__}.boxes gives for {parameter.name!r} {parameter.shape}, rank {rank}"
+    if not all(isinstance(box, tuple) and all(map(is_range, box)) for box in boxes):
+        problem = f"{brief(given)}, which are no boxes: a box is a tuple with a range (start, stop) per dim"
+        raise ProtocolError("HF739", f"{place} ({mesh.coordinates(rank)}), {problem}")
+    if (other := next((box for box in boxes if len(box) != len(parameter.shape)), None)) is not None:
+        problem = f"{in_words(other)}, which has {len(other)} dims instead of {len(parameter.shape)}"
+        raise ProtocolError("HF735", f"{place} ({mesh.coordinates(rank)}), {problem}")
     return tuple(box for box in boxes if all(start != stop for start, stop in box))
 
 

@@ -50,6 +50,7 @@ from hfdsl.protocols.boxes import (
     whole,
     without,
 )
+from hfdsl.protocols.cuts import is_predefined
 from hfdsl.protocols.layouts import Holding, Layout, Parameter, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
 
@@ -169,8 +170,9 @@ def alike(
 
 
 def _lies(layout: Layout, parameter: Parameter, mesh: Mesh) -> object:
-    """A key that is equal for parameters with equal cuts; under a user-defined layout, no two are equal."""
-    return layout.cuts(parameter, mesh) if isinstance(layout, StandardLayout) else parameter.name
+    """A key that is equal for parameters with equal cuts; a layout or cut of users' own may go by the name, too."""
+    cuts = tuple(layout.cuts(parameter, mesh)) if isinstance(layout, StandardLayout) else None
+    return parameter.name if cuts is None or not all(map(is_predefined, cuts)) else cuts
 
 
 def _route(
@@ -293,10 +295,6 @@ def _invalid(parameter: Parameter, side: Side, ranks: tuple[int, ...], boxes: Se
     """HF735: boxes that are no parts of the parameter, or that overlap on one rank or make no tensor together."""
     full = whole(parameter.shape)
     for box in boxes:
-        if len(box) != len(full):
-            problem = f"{in_words(box)} has {len(box)} dims, and the parameter {len(full)}"
-            yield Flaw("HF735", parameter, side, ranks, problem)
-            return
         if without([box], [full]):
             yield Flaw("HF735", parameter, side, ranks, f"{in_words(box)} is not within the parameter")
             return

@@ -25,7 +25,8 @@ from itertools import pairwise
 from typing import Final
 
 from hfdsl.protocols.boxes import Range
-from hfdsl.protocols.cuts import Cut, Extent, Layout, Only, Parameter, Shards, Slices, StandardLayout
+from hfdsl.protocols.cuts import Cut, Layout, Parameter, StandardLayout, is_predefined
+from hfdsl.protocols.extents import Extent
 from hfdsl.protocols.mesh import Mesh
 
 INDEPENDENT: Final = (frozenset(("pp", "dp", "tp")), frozenset(("gen_pp", "gen_tp", "micro_dp", "dp")))
@@ -35,6 +36,7 @@ INDEPENDENT: Final = (frozenset(("pp", "dp", "tp")), frozenset(("gen_pp", "gen_t
 def tiles(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
     """Whether ranks hold all of a parameter, and no rank holds an element twice; False if unknown.
 
+    >>> from hfdsl.protocols.layouts import Only, Shards, Slices
     >>> layout, weight = Slices(0).then(Shards("dp")), Parameter("weight", (8192, 4))
     >>> tiles(layout, weight, Mesh(dp=128, tp=8)), tiles(layout.then(Only(axis="pp", at=(1,))), weight, Mesh(pp=1))
     (True, False)
@@ -48,9 +50,8 @@ def tiles(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
 def cuts_tile(parameter: Parameter, cuts: Sequence[Cut], mesh: Mesh) -> bool:
     """``tiles`` for the cuts of a layout."""
     axes = [axis for cut in cuts for axis in cut.axes]
-    predefined = all(type(cut) in (Slices, Shards, Only) for cut in cuts)
     are_independent = any(independent.issuperset(axes) for independent in INDEPENDENT)
-    if not predefined or len(set(axes)) < len(axes) or not are_independent:
+    if not all(map(is_predefined, cuts)) or len(set(axes)) < len(axes) or not are_independent:
         return False
     shapes = {parameter.shape}
     for cut in cuts:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.protocols.cuts import Cut, Extent, Layout, Shards, Slices
+from hfdsl.protocols.cuts import Cut, Layout, Shards, Slices
+from hfdsl.protocols.extents import Extent
 from hfdsl.protocols.layouts import Only, Parameter, Replicas, Stages
 from hfdsl.protocols.mesh import Mesh, axis_size
 from hfdsl.protocols.tilings import INDEPENDENT, tiles
