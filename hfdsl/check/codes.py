@@ -190,7 +190,7 @@ CODES: dict[str, Code] = {
     "HF735": Code("boxes of a layout that overlap, lie outside a parameter or make no tensor"),
     "HF736": Code("elements of a parameter that a rank needs or should hold, and does not get"),
     "HF737": Code("a fused parameter whose matrices have other sizes on the other side of a sync", "warning"),
-    "HF738": Code("a layout of parameters that no role states", "warning"),
+    "HF738": Code("a declared layout that has no effect", "warning"),
     "HF739": Code("a layout or parameter that is none"),
     # HF74x queues
     "HF740": Code("a queue with arguments that have no meaning"),

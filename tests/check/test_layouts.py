@@ -235,6 +235,28 @@ def test_a_layout_of_parameters_that_a_model_has(layout: Layout, mesh: hf.Mesh, 
     assert layout_findings(layout, parameters, mesh) == []
 
 
+class Declaring(hf.Worker):
+    """Exports what each rank holds."""
+
+    state_parameters = staticmethod(Engine.state_parameters)
+
+    def __init__(self, *parameters: Parameter, layout: Layout) -> None: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def update(self, rollout: Ids) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=engine_layout)
+    def weights(self) -> dict[str, list[float]]: ...
+
+
+@hf.dataflow
+def declared(prompts: Ids, trainer: Declaring, engine: Engine) -> None:
+    trainer.update(prompts)
+    hf.sync(trainer, engine)
+
+
 @pytest.mark.parametrize(
     ("exported", "loaded", "sizes", "is_cut"),
     [
@@ -258,20 +280,11 @@ def test_a_layout_of_parameters_that_a_model_has(layout: Layout, mesh: hf.Mesh, 
 def test_heads_that_one_side_states_and_the_other_cuts(
     exported: Layout, loaded: Layout, sizes: tuple[int, int], is_cut: bool
 ) -> None:
-    class Declaring(Trainer):
-        @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
-        @hf.exports("policy", layout=exported)
-        def weights(self) -> dict[str, list[float]]: ...
-
-        @staticmethod
-        def state_parameters(*parameters: Parameter) -> dict[str, tuple[Parameter, ...]]:
-            return {"policy": parameters}
-
     meshes, keys = [hf.Mesh(tp=size) for size in sizes], Parameter("k_proj.weight", (8, 8))
     pools = [hf.ResourcePool([size], name=name) for size, name in zip(sizes, ("train", "engines"), strict=True)]
-    trainer = hf.place(Declaring, keys, pool=pools[0], mesh=meshes[0])
+    trainer = hf.place(Declaring, keys, layout=exported, pool=pools[0], mesh=meshes[0])
     engine = hf.place(Engine, keys, layout=loaded, pool=pools[1], mesh=meshes[1])
-    report = plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+    report = declared.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
     found = [finding.message for finding in report.findings if finding.code.startswith("HF73")]
     part = 8 // max(sizes)
     assert len(found) == is_cut

@@ -64,17 +64,25 @@ def parts_of_unknown(sync: WeightSync) -> bool:
 
 def exports_parts(side: SyncSide, parameters: Sequence[Parameter]) -> bool:
     """Whether a method certainly returns less than all of some parameter on some rank."""
-    signature, mesh = side.node.op.signature, side.placement.mesh  # type: ignore[union-attr]  # a call
-    registration = signature.registration
+    registration = side.node.op.signature.registration  # type: ignore[union-attr]  # a call
     runs_on_all = registration is not None and registration.execute_mode is Execute.ALL
     if side.effect.layout is None or not runs_on_all or hasattr(side.placement.role, "held_weights"):
         return False
     with suppress(Exception):  # the rule on layouts reports it
-        layout = side.layout()
-        if layout is not None and parameters:
-            return not all(_on_all_ranks(layout, parameter, mesh) for parameter in parameters)
-        return layout is not None and _cuts_all(layout, mesh)
+        return holds_parts(side, parameters)
     return False
+
+
+def holds_parts(side: SyncSide, parameters: Sequence[Parameter]) -> bool:
+    """Whether some rank certainly holds less than all of some parameter, or all of it in another order.
+
+    Raises:
+        Exception: any that the function of a layout raises, or a layout that cannot cut a parameter.
+    """
+    layout, mesh = side.layout(), side.placement.mesh
+    if layout is not None and parameters:
+        return not all(_on_all_ranks(layout, parameter, mesh) for parameter in parameters)
+    return layout is not None and _cuts_all(layout, mesh)
 
 
 def _on_all_ranks(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
