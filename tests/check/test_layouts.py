@@ -179,6 +179,7 @@ def test_the_function_of_a_layout_runs_once_for_a_class_with_another_constructor
 WEIGHTS = [
     Parameter(f"model.layers.{layer}.mlp.experts.{expert}.up.weight", (8, 8)) for layer in range(4) for expert in (0, 1)
 ]
+FIRST = f"'{WEIGHTS[0].name}' of 'engine'"
 UNNUMBERED = [Parameter("embed_tokens.weight", (64, 8)), Parameter("norm.weight", (8,))]
 BLOCKS = [Parameter(f"blk.{layer}.weight", (8, 8)) for layer in range(4)]
 PIPELINE, SLICED = hf.Mesh(pp=2), hf.Mesh(tp=2)
@@ -204,6 +205,12 @@ def layout_findings(
             WEIGHTS,
             "has parts for '*.q.weight', '*.k.*', but none of the 8 parameters of 'engine' has such a name",
         ),
+        (
+            ByName({"*.weight": Slices(0), "*.up.weight": Slices(1)}),
+            SLICED,
+            WEIGHTS,
+            f"never uses '*.up.weight': '*.weight' comes first and matches all that it does, such as {FIRST}",
+        ),
         (Stages(8), PIPELINE, WEIGHTS, "has 8 layers, but 'engine' states 8 parameters, of 4 layers"),
         (Stages(8).then(Slices(0)), PIPELINE, WEIGHTS, "has 8 layers, but 'engine' states 8 parameters, of 4 layers"),
         (Stages(4), PIPELINE, BLOCKS, "has 4 layers, but finds none in the names of the 4 parameters of 'engine'"),
@@ -223,6 +230,11 @@ def test_a_layout_of_parameters_that_a_model_does_not_have(
         (ByName({"embeddings": Slices(0)}), SLICED, [Parameter("embeddings", (8, 8))]),
         (Tied(ByName({"embeddings": Slices(0)}), {"head": "embeddings"}), SLICED, [Parameter("head", (8, 8))]),
         (ByName({}), SLICED, WEIGHTS),
+        (ByName({"*.weight": Slices(0), "*.up.weight": Slices(0)}), SLICED, WEIGHTS),  # the same for both
+        (ByName({"*.0.up.weight": Slices(0), "*.up.weight": Slices(1)}), SLICED, WEIGHTS),  # it gets the others
+        (ByName({"*.up.weight": Slices(0), "*": Slices(1)}), SLICED, WEIGHTS),  # there are no others
+        (ByName({"*.up.*": Slices(0), "*.weight": Slices(1)}), SLICED, WEIGHTS),
+        (ByName({"*.weight": Slices(0), "*.bias": Slices(1)}), SLICED, WEIGHTS),  # of two kinds of models
         (Stages(4), PIPELINE, WEIGHTS),
         (Stages(8), SLICED, WEIGHTS),  # a single stage
         (Stages(8), PIPELINE, UNNUMBERED),

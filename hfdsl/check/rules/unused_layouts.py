@@ -154,6 +154,28 @@ def _unmatched_patterns(layout: ByName, names: Sequence[str], role: str) -> Iter
             f"has parts for {patterns}, but none of the {_count(names)} of {role} has such a name",
             _first_names(names),
         )
+    else:
+        yield from _shadowed_patterns(layout, names, role)
+
+
+def _shadowed_patterns(layout: ByName, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
+    """A pattern below a more general one, which gives its parameters another layout.
+
+    A general pattern below specific ones is for all others, of which a model may have none.
+    """
+    for number, (pattern, part) in enumerate(layout.layouts.items()):
+        above = [first for first in list(layout.layouts)[:number] if fnmatchcase(pattern, first)]  # "*" is in its "*"
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if above and any(layout.layouts[first] != part for first in _users(layout, matching)):
+            problem = f"{above[0]!r} comes first and matches all that it does, such as {matching[0]!r} of {role}"
+            note = f"put {pattern!r} before {above[0]!r}: the first pattern that matches decides"
+            yield f"never uses {pattern!r}: {problem}", note
+            return
+
+
+def _users(layout: ByName, names: Sequence[str]) -> set[str]:
+    """The patterns to which names go."""
+    return {next(pattern for pattern in layout.layouts if fnmatchcase(name, pattern)) for name in names}
 
 
 def _unmatched_layers(layout: Stages, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
