@@ -28,6 +28,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.exported_parts import parts_of_unknown
+from hfdsl.check.rules.prefixes import renamed_by_prefix
 from hfdsl.check.rules.slices import narrower
 from hfdsl.check.rules.stated_parameters import parameters_are_stated_once
 from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_parts, unused_layouts
@@ -144,7 +145,7 @@ def _names(
             "HF730",
             f"'{sync.target.role}' loads {_parameters_in_words(missing)}, but '{sync.source.role}' does not export "
             f"{'it' if len(missing) == 1 else 'them'}",
-            notes=tuple(_advice(missing[0], exported, sync)),
+            notes=tuple(_advice(missing, exported, sync)),
         )
     loaded_names = {
         name
@@ -186,15 +187,17 @@ def _tied(name: str, stored: str) -> str:
     return f'layout=Tied(..., {{"{name}": "{stored}"}})'
 
 
-def _advice(missing: Parameter, exported: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
+def _advice(missing: Sequence[Parameter], exported: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
+    first, role, names = missing[0], sync.source.role, [parameter.name for parameter in exported]
     embeddings = [
-        parameter.name for parameter in exported if parameter.shape == missing.shape and "embed" in parameter.name
+        parameter.name for parameter in exported if parameter.shape == first.shape and "embed" in parameter.name
     ]
-    if "head" in missing.name and embeddings:
-        tied = _tied(missing.name, embeddings[0])
-        yield f"if it is tied to '{embeddings[0]}' in '{sync.source.role}', say so: {tied}"
-    elif (name := nearest(missing.name, [parameter.name for parameter in exported])) is not None:
-        yield f"'{sync.source.role}' exports '{name}'"
+    if (renamed := renamed_by_prefix([parameter.name for parameter in missing], names)) is not None:
+        yield f"'{role}' exports {renamed}"
+    elif "head" in first.name and embeddings:
+        yield f"if it is tied to '{embeddings[0]}' in '{role}', say so: {_tied(first.name, embeddings[0])}"
+    elif (name := nearest(first.name, names)) is not None:
+        yield f"'{role}' exports '{name}'"
 
 
 def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Finding]:
