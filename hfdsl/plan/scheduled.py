@@ -43,7 +43,8 @@ class ScheduledSync:
 
     With ``broadcast`` rank 0 sends all of it to all ranks at once, in buckets. With ``deltas`` an exchange sends only
     the elements that have changed since the last one. ``stated`` are the names of all parameters that the exporting
-    role states, also of those that the other one does not load.
+    role states, also of those that the other one does not load; ``defaulted`` those of loaded parameters whose dtype is
+    the default, unless the exporting role says that it has no more bits.
     """
 
     state: str
@@ -55,6 +56,7 @@ class ScheduledSync:
     broadcast: bool = False
     deltas: bool = False
     stated: frozenset[str] = frozenset()
+    defaulted: frozenset[str] = frozenset()
 
     def column(self, target: int) -> str:
         """The column with the parts for a target rank."""

@@ -135,4 +135,9 @@ def _scheduled(
         target_layout=target,
         broadcast=broadcast,
         stated=frozenset(parameter.name for parameter in sync.source.parameters),
+        defaulted=frozenset(
+            loaded.name
+            for exported, loaded in pairs
+            if loaded.has_default_dtype and (exported.has_default_dtype or exported.item_bytes > loaded.item_bytes)
+        ),
     )

@@ -41,6 +41,12 @@ def converts(dtype: str, other: str) -> bool:
     return dtype == other or (dtype in FLOATS and other in FLOATS)
 
 
+class UnstatedDtype(str):
+    """The dtype of a parameter for which nobody wrote one: a string as any other."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter as a checkpoint has it: its name, full shape, and dtype by torch's name.
@@ -56,7 +62,7 @@ class Parameter:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str = "bfloat16"
+    dtype: str = UnstatedDtype("bfloat16")
     contiguous: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +73,11 @@ class Parameter:
             raise ProtocolError(
                 "HF739", f"the dtype of {self.name!r} is one of {', '.join(ITEM_BYTES)}, got {self.dtype!r}"
             )
+
+    @property
+    def has_default_dtype(self) -> bool:
+        """Whether nobody wrote the dtype; a copy by ``dataclasses.replace`` knows it, too."""
+        return isinstance(self.dtype, UnstatedDtype)
 
     @property
     def item_bytes(self) -> int:

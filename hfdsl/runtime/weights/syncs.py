@@ -14,6 +14,7 @@ from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.transports import exchanges
+from hfdsl.protocols.cuts import FLOATS, ITEM_BYTES
 
 if TYPE_CHECKING:
     from hfdsl.runtime.weights.exchange import ArrivingWeights
@@ -33,18 +34,19 @@ def exported_columns(step: Step, rank: int, columns: Mapping[str, Any], *, excha
     from hfdsl.runtime.weights.resharding import exported_parts
 
     index, value = step.ranks.index(rank), columns[VALUE]
-    _warn_of_unsent(step, index, value)
+    if not index and ("seen", index) not in step.parts[0].kept:
+        step.parts[0].kept["seen", index] = True
+        _warn_of_unsent(step, value)
+        _warn_of_rounded(step, value)
     if exchanged:
         return dict(exported(step.parts, index, value, step.label))
     return dict(exported_parts(step.parts, index, value, step.label))
 
 
-def _warn_of_unsent(step: Step, rank: int, value: Any) -> None:
-    """HF731, once: weights that the first rank exports and no role states, such as buffers, which are not sent."""
-    first = step.parts[0]
-    if rank or ("named", rank) in first.kept or not isinstance(value, Mapping):
+def _warn_of_unsent(step: Step, value: Any) -> None:
+    """HF731: weights that the first rank exports and no role states, such as buffers, which are not sent."""
+    if not isinstance(value, Mapping):
         return
-    first.kept["named", rank] = True
     known = set[str]()
     for sync in step.parts:
         names = {parameter.name for parameter in sync.schedule.parameters} | sync.stated
@@ -52,8 +54,32 @@ def _warn_of_unsent(step: Step, rank: int, value: Any) -> None:
     unsent = [str(name) for name in value if name not in known]
     if unsent:
         more = f" and {len(unsent) - 1} more" if len(unsent) > 1 else ""
-        problem = f"'{step.label}' returned {unsent[0]!r}{more}, which no role states as a parameter of '{first.state}'"
+        state = step.parts[0].state
+        problem = f"'{step.label}' returned {unsent[0]!r}{more}, which no role states as a parameter of '{state}'"
         warnings.warn(HfWarning("HF731", f"{problem}: a sync in parts sends nothing else"), stacklevel=2)
+
+
+def _warn_of_rounded(step: Step, value: Any) -> None:
+    """HF733: weights that a sync rounds to a dtype that nobody wrote."""
+    from hfdsl.runtime.digests import ComputedPart, pieces_of
+
+    pieces, rounded = pieces_of(value) or {}, dict[str, tuple[str, str]]()
+    for sync in step.parts:
+        for parameter in sync.schedule.parameters:
+            names = parameter.name, sync.source_layout.stored_as(parameter.name)
+            piece = next((pieces[name] for name in names if name in pieces), None)
+            if piece is None or parameter.name not in sync.defaulted:
+                continue
+            dtype = piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype
+            held = str(dtype).removeprefix("torch.")
+            if held in FLOATS and ITEM_BYTES[held] > parameter.item_bytes:
+                rounded[parameter.name] = held, parameter.dtype
+    if rounded:
+        name, (kept, sent) = next(iter(rounded.items()))
+        more = f" and {len(rounded) - 1} more" if len(rounded) > 1 else ""
+        problem = f"'{step.label}' returned {name!r}{more} in {kept}, and the sync rounds to {sent}, which is only the "
+        advice = f'state Parameter(..., dtype="{kept}") to keep all bits, or dtype="{sent}" to have them rounded'
+        warnings.warn(HfWarning("HF733", f"{problem}default dtype of a parameter; {advice}"), stacklevel=2)
 
 
 def whole_columns(step: Step, rank: int, columns: Mapping[str, Any]) -> dict[str, Any]:
