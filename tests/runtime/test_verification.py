@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import HfWarning, ResourceError, SyncError
 from hfdsl.runtime.digests import DeviceSums, HeldPart, as_words, digests
+from hfdsl.runtime.weights.copied_names import CopiedNames
 from hfdsl.runtime.weights.verification import compare
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death
@@ -150,8 +151,9 @@ def test_other_names_and_shapes_are_found(source: Any, target: Any, says: str) -
     exported, loaded = (
         of([[(name, HeldPart(torch.zeros(shape))) for name, shape in side.items()]]) for side in (source, target)
     )
+    stated = CopiedNames(frozenset({"x", "y"}), by_target=True)
     with pytest.raises(SyncError, match=says):
-        compare(SYNC, exported, loaded)
+        compare(SYNC, exported, loaded, names=stated)
 
 
 @pytest.mark.parametrize("apart", [(slice(0, 3), slice(1, 4)), (slice(0, 1), slice(3, 4))], ids=["overlap", "gap"])

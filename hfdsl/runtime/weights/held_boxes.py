@@ -62,6 +62,6 @@ def located_pieces(
     """The pieces that a rank holds, each with its place in the whole."""
     if places is None:
         return pieces.items()
-    from hfdsl.runtime.weights.resharding import located
+    from hfdsl.runtime.weights.located_parts import located
 
     return located(pieces, places.layout, places.parameters, places.mesh, rank, places.known(rank))

@@ -324,22 +324,23 @@ class LocalWeights:
                 if shape == parameter.shape:
                     raise self._mismatch(f"'{name}' of shape {actual} instead of all of it, {shape},")
                 declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
-                padding = " without pad rows," if self._is_padded(parameter) else ""
+                padding = " without pad rows," if padded_dims(self._layout, parameter, self._mesh) else ""
                 raise self._mismatch(f"'{name}' of shape {actual}, but {declared}{padding}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
             raise self._mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
-
-    def _is_padded(self, parameter: Parameter) -> bool:
-        """Whether a layout pads a dim, whose pad rows are no part of a parameter."""
-        cuts = self._layout.cuts(parameter, self._mesh) if isinstance(self._layout, StandardLayout) else ()
-        return any(isinstance(cut, Slices) and cut.padding > 1 for cut in cuts)
 
     def _mismatch(self, problem: str) -> SyncError:
         code, label, verb = self._blame
         error = SyncError(code, f"'{label}' {verb} {problem} on rank {self.rank}")
         error.role, error.ranks = label.partition(".")[0], (self.rank,)
         return error
+
+
+def padded_dims(layout: Layout, parameter: Parameter, mesh: Mesh) -> set[int]:
+    """The dims that a layout pads; their pad rows are no part of a parameter."""
+    cuts = layout.cuts(parameter, mesh) if isinstance(layout, StandardLayout) else ()
+    return {cut.dim for cut in cuts if isinstance(cut, Slices) and cut.padding > 1}
 
 
 def joined_parts(sync: ScheduledSync, rank: int, parts: Iterable[Parts]) -> dict[str, torch.Tensor]:
@@ -369,33 +370,3 @@ def _joined(shape: tuple[int, ...], placed: Mapping[Box, Box], parts: Mapping[Bo
                 )
                 local[ranges] = tensor
     return local
-
-
-def located(
-    held: Mapping[str, HeldPart],
-    layout: Layout,
-    parameters: Iterable[Parameter],
-    mesh: Mesh,
-    rank: int,
-    places: dict[str, LocalPlaces] | None = None,
-) -> Iterator[tuple[str, HeldPart]]:
-    """A rank's parts, each with its place in the whole; a part without the layout's shape is whole.
-
-    ``places`` caches the layout of each parameter, as in ``LocalWeights``.
-    """
-    by_name = {parameter.name: parameter for parameter in parameters}
-    places = {} if places is None else places
-    for name, part in held.items():
-        parameter = by_name.get(name)
-        if parameter is None or part.offset is not None:
-            yield name, part
-            continue
-        if name not in places:
-            places[name] = local_places(layout, parameter, mesh, rank)
-        shape, placed = places[name]
-        if not placed or tuple(part.tensor.shape) != shape:
-            yield name, part
-            continue
-        for box, local in placed.items():
-            values = part.tensor if len(placed) == 1 else part.tensor[tuple([slice(*extent) for extent in local])]
-            yield name, HeldPart(values, tuple([start for start, _ in box]))

@@ -24,8 +24,8 @@ def verify(processes: Processes, plan: Plan, state: str, *, reported: bool) -> V
     def verify_once() -> Verified:
         backend = processes.usable_backend(plan.name)
         processes.forget_replaced(backend)
-        syncs = processes.syncs
-        return verify_copies(backend.digests, plan, syncs, state, syncs.reported if reported else None)
+        syncs, plans = processes.syncs, [plan, *(other for other in processes.plans if other is not plan)]
+        return verify_copies(backend.digests, plans, syncs, state, syncs.reported if reported else None)
 
     with processes.alone("a verification"):
         return processes.with_retries(plan.name, verify_once)
@@ -38,7 +38,7 @@ def verifying(processes: Processes, plan: Plan, states: Sequence[str]) -> Iterat
     syncs = [sync for sync in syncs_of(plan) if not states or sync.state in states]
     dtypes = processes.syncs.dtypes
     for sync in syncs:
-        if sync not in dtypes:
+        if not dtypes.get(sync):  # a copy may be empty before its first sync
             digests = partial(backend.digests, sync, sync.target, None, exported=False)
             copies = processes.with_retries(plan.name, digests)
             dtypes[sync] = dtypes_of([digests_of_rank or () for digests_of_rank in copies])

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from hfdsl.deploy.weight_syncs import weight_syncs
 from hfdsl.errors import ResourceError, SyncError
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.boxes import Box, extent, fill, in_words
-from hfdsl.protocols.layouts import Replicas
+from hfdsl.runtime.weights.copied_names import UNKNOWN, CopiedNames, copied_names
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states, syncs_of
 
 if TYPE_CHECKING:
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
 """The result of ``Backend.digests``: the digests of all ranks, with None for a rank that has none."""
-
-StoredAs: TypeAlias = Callable[[str], str]
-"""The name under which a side stores the weight of a name."""
 
 MAX_COMBINATIONS = 64
 """The maximum number of combinations of differing replicas to search for the correct ones."""
@@ -123,18 +119,17 @@ def compare(
     source: Sequence[Digests],
     target: Sequence[Digests],
     version: int = 0,
-    stored: Sequence[StoredAs] = (str, str),
+    names: CopiedNames = UNKNOWN,
 ) -> str | None:
     """Compare two roles' weights of a state in one version: the number of the sync in the run.
 
-    ``stored`` gives for each side the name of the weight that a name is tied to. Returns the reason if not all of them
-    can be compared, or None.
+    ``names`` says which weights each side should have. Returns the reason if not all of them can be compared, or None.
 
     Raises:
         SyncError: HF771.
     """
     try:
-        return _compare_weights(sync, source, target, stored)
+        return _compare_weights(sync, source, target, names)
     except SyncError as error:
         if not version:
             raise
@@ -144,31 +139,37 @@ def compare(
 
 
 def _compare_weights(
-    sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], stored: Sequence[StoredAs]
+    sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], names: CopiedNames
 ) -> str | None:
     exported, loaded = _by_name(source), _by_name(target)
-    overlapping: dict[str, str] = {}
+    overlapping, alone = dict[str, str](), dict[str, list[str]]()
     for name in (*exported, *(name for name in loaded if name not in exported)):
-        ours, theirs = (
-            side.get(name) or side.get(stored_as(name))
-            for side, stored_as in zip((exported, loaded), stored, strict=True)
-        )
+        stored = zip((exported, loaded), names.stored(name), strict=True)
+        ours, theirs = (side.get(name) or side.get(stored_as) for side, stored_as in stored)
         if ours is None or theirs is None:
-            lacking, holder = (sync.target, sync.source) if theirs is None else (sync.source, sync.target)
-            raise _different(
-                sync.target, name, (), f"'{holder}' holds '{name}' of '{sync.state}', and '{lacking}' does not"
-            )
-        if fill(ours) and fill(theirs):
+            holder = sync.source if theirs is None else sync.target
+            if names.missing(name, of_target=theirs is None):
+                raise _different(sync.target, name, (), _held_alone(sync, holder, [name]))
+            alone.setdefault(holder, []).append(name)
+        elif fill(ours) and fill(theirs):
             _compare_weight(sync, name, ours, theirs)
         elif extent(ours) == extent(theirs):
             overlapping[name] = sync.target if fill(ours) else sync.source
         else:
             raise _other_shape(sync, name, ours, theirs)
+    for holder, held in alone.items():
+        return f"{_held_alone(sync, holder, held)}; '{sync.target}' does not state the parameters that it loads"
     if not overlapping:
         return None
     name, role = next(iter(overlapping.items()))
     more = f" and of {len(overlapping) - 1} more weights" if len(overlapping) > 1 else ""
     return f"the parts of '{name}'{more} on the ranks of '{role}' overlap or have gaps, so their digests do not add up"
+
+
+def _held_alone(sync: VerifiedSync, holder: str, names: Sequence[str]) -> str:
+    lacking = sync.target if holder == sync.source else sync.source
+    more = f" and {len(names) - 1} more weights" if len(names) > 1 else ""
+    return f"'{holder}' holds '{names[0]}'{more} of '{sync.state}', and '{lacking}' does not"
 
 
 _Parts: TypeAlias = dict[Box, dict[int, int]]
@@ -249,16 +250,22 @@ def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> Sy
 
 
 def verify_copies(
-    digests: AllDigests, plan: Plan, history: SyncHistory, state: str, reported: ReportedDigests | None = None
+    digests: AllDigests,
+    plans: Sequence[Plan],
+    history: SyncHistory,
+    state: str,
+    reported: ReportedDigests | None = None,
 ) -> Verified:
     """Compare roles' loaded states with the last exports; ``digests`` is a backend's method.
 
-    Digests that ranks have ``reported`` are used as they are.
+    ``plans`` are all that run here, the one that is asked about first. Digests that ranks have ``reported`` are used as
+    they are.
 
     Raises:
         SyncError: HF771 if a copy holds other weights.
         ResourceError: HF772 if no plan that has run here syncs such a state.
     """
+    plan, *_ = plans
     syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(plan)} if sync.state == state]
     if not syncs:
         state_names = ", ".join(map(repr, dict.fromkeys(states_of(plan)))) or "none"
@@ -266,45 +273,52 @@ def verify_copies(
         missing = f"no hf.sync of '{plan.name}' sends the state {state!r}{between}"
         raise ResourceError("HF772", f"{missing}; states that it sends: {state_names}")
     problems = {
-        sync: comparable(sync, history) or _verify_copy(digests, plan, history, sync, reported) for sync in syncs
+        sync: comparable(sync, history) or _verify_copy(digests, plans, history, sync, reported) for sync in syncs
     }
     compared = tuple(sync for sync, problem in problems.items() if problem is None)
     return Verified(state, compared, {sync: problem for sync, problem in problems.items() if problem is not None})
 
 
 def _verify_copy(
-    digests: AllDigests, plan: Plan, history: SyncHistory, sync: VerifiedSync, reported: ReportedDigests | None
+    digests: AllDigests,
+    plans: Sequence[Plan],
+    history: SyncHistory,
+    sync: VerifiedSync,
+    reported: ReportedDigests | None,
 ) -> str | None:
     """Compare a copy with its source; return the reason if that is impossible, or None."""
-    sides = [plan.deployment[role].mesh.world_size for role in (sync.source, sync.target)]
+    deployment = plans[0].deployment
+    sides = [deployment[role].mesh.world_size for role in (sync.source, sync.target)]
+    lacks_method = "has no method held_weights(state), which gives the weights that a rank holds"
     if reported is not None and reported.complete(sync, *sides):
         if reported.agree(sync):
             return None
         exported, held = (reported.digests(sync, exported=exported) for exported in (True, False))
     else:
-        missing = "has no method held_weights(state), which gives the weights that a rank holds"
         copies = digests(sync, sync.target, None, exported=False)
         if all(rank is None for rank in copies):
-            return f"'{sync.target}' {missing}"
+            return f"'{sync.target}' {lacks_method}"
         held = [rank or () for rank in copies]
         exports = digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
         if all(rank is None for rank in exports):
-            return f"'{sync.source}' exports something other than a dict of tensors, and {missing}"
+            return f"'{sync.source}' exports something other than a dict of tensors, and {lacks_method}"
         exported = [rank or () for rank in exports]
-    if not hasattr(plan.deployment[sync.target].role, "held_weights") and not same_names(exported, held):
-        missing = "has no method held_weights(state), which gives the weights that a rank holds"
-        return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {missing}"
-    return compare(sync, exported, held, history.versions[sync], _stored_names(plan, sync))
+    history.dtypes[sync] = dtypes_of(held)
+    if _other_dtypes(exported, history.dtypes[sync]):
+        if not history.current[sync]:
+            return f"'{sync.target}' held its weights in other dtypes, or none, before this sync; the next is compared"
+        exports = digests(sync, sync.source, history.dtypes[sync], exported=False)
+        exported = [rank or () for rank in exports]
+    names = copied_names(plans, sync)
+    exported, held = names.relevant(exported, held)
+    if not hasattr(deployment[sync.target].role, "held_weights") and not same_names(exported, held):
+        return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {lacks_method}"
+    return compare(sync, exported, held, history.versions[sync], names)
 
 
-def _stored_names(plan: Plan, sync: VerifiedSync) -> tuple[StoredAs, StoredAs]:
-    """For the exporting and the loading side of a sync, what its layout says that a weight is stored as."""
-    for declared in weight_syncs(plan.graph, plan.deployment):
-        roles = declared.source.role, declared.target.role
-        if (declared.state, *roles) == (sync.state, sync.source, sync.target):
-            layouts = [side.layout() or Replicas() for side in (declared.source, declared.target)]
-            return layouts[0].stored_as, layouts[1].stored_as
-    return str, str
+def _other_dtypes(exported: Sequence[Digests], dtypes: DTypes) -> bool:
+    """Whether exports were digested in other dtypes than those of their copies, which were not known then."""
+    return any(dtype != dtypes.get(name, dtype) for name, dtype in dtypes_of(exported).items())
 
 
 def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
