@@ -66,7 +66,7 @@ class HeldPart:
     def kind(self) -> tuple[Any, ...]:
         """Everything but its values and their place in memory."""
         tensor = self.tensor
-        return self.offset, tensor.dtype, tensor.shape, tensor.stride(), tensor.device
+        return self.offset, tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.layout
 
 
 class FixedParts(dict[str, HeldPart]):

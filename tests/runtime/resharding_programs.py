@@ -23,6 +23,7 @@ from hfdsl.protocols.layouts import (
     Stages,
     StandardLayout,
 )
+from hfdsl.runtime.digests import ComputedPart
 from hfdsl.runtime.weights.messages import PartViews
 from hfdsl.runtime.weights.resharding import local_boxes
 
@@ -130,6 +131,52 @@ class Unknown(Trainer):
 
 class Lacking(Unknown):
     without = "norm"
+
+
+def spoiled(weight: torch.Tensor, how: str) -> torch.Tensor:
+    """A weight that has no values to send."""
+    return weight.to("meta") if how == "meta" else weight.to_sparse()
+
+
+class Unsendable(Trainer):
+    """Rank 1 cannot send a weight in the second step: ``how`` says why."""
+
+    def __init__(self, layout: Layout, step: int = 0, how: str = "") -> None:
+        super().__init__(layout, step)
+        self.how = how
+
+    @staticmethod
+    def state_parameters(layout: Layout, step: int = 0, how: str = "") -> dict[str, list[Parameter]]:
+        return {"policy": PARAMETERS}
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=lambda mesh, layout, step, how: layout)
+    def weights(self) -> dict[str, Any]:
+        if self.rank != 1 or hf.current_call().step != 1:
+            return self.table
+        if self.how == "computed":
+            return self.table | {"down": self.failing()}
+        return self.table | {"qkv": spoiled(self.table["qkv"], self.how)}
+
+    def failing(self) -> ComputedPart:
+        def tiles(first: int, last: int) -> Iterator[tuple[int, torch.Tensor]]:
+            raise OSError("no memory for a row")
+            yield 0, torch.empty(0)
+
+        [box] = self.layout.boxes(PARAMETERS[2], self.mesh, self.rank)
+        return ComputedPart(box, torch.bfloat16, torch.device("cpu"), tiles)
+
+
+class Unstated(hf.Worker):
+    """States nothing; what rank 0 returns goes to all."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, Any]:
+        return {"qkv": spoiled(torch.ones(16, 4), self.how)}
 
 
 class Killed(Trainer):

@@ -453,3 +453,77 @@ def test_a_load_that_fails_keeps_nobody_waiting(ray_cluster: Any) -> None:
         assert all(running.step())
         with pytest.raises(RoleError, match="no memory"):
             running.step()
+
+
+def sending(backend: Any, how: str, *, direct: bool = True, **launch: Any) -> Any:
+    train, roll = hf.ResourcePool([4], use_gpu=False), hf.ResourcePool([2], use_gpu=False)
+    deployment = hf.Deployment(
+        actor=hf.place(p.Unsendable, p.SHARDED, 0, how, pool=train, mesh=Mesh(dp=2, tp=2)),
+        engine=hf.place(p.InPlace, p.TENSOR, pool=roll, mesh=Mesh(tp=2)),
+    )
+    plan = p.synced.compile(deployment, optimize=Optimize(direct=direct, bucket_bytes=64))
+    return plan.launch(backend, **launch)
+
+
+KINDS = {
+    "meta": "a meta tensor, which has a shape and no values",
+    "sparse": "one of layout torch.sparse_coo: .to_dense() makes it dense",
+}
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("direct", [True, False])
+def test_weights_without_values_are_refused_before_anybody_waits(how: str, direct: bool) -> None:
+    with sending("local", how, direct=direct) as running:
+        running.step()
+        with pytest.raises(SyncError) as raised:
+            running.step()
+    error = raised.value
+    assert (error.code, error.role, error.parameter, error.ranks) == ("HF773", "actor", "qkv", (1,))
+    assert error.message == f"'actor.weights' returned 'qkv', {KINDS[how]}, on rank 1"
+
+
+@hf.dataflow
+def unstated(actor: p.Unstated, engine: p.Engine) -> None:
+    hf.sync(actor, engine)
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_whole_weights_without_values_are_refused_too(how: str) -> None:
+    """Also where nobody states any."""
+    pools = [hf.ResourcePool([2], use_gpu=False) for _ in range(2)]
+    deployment = hf.Deployment(
+        actor=hf.place(p.Unstated, how, pool=pools[0]),
+        engine=hf.place(p.Engine, Replicas(), pool=pools[1]),
+    )
+    with unstated.compile(deployment).launch("local") as running, pytest.raises(SyncError) as raised:
+        running.step()
+    assert raised.value.message == f"'actor.weights' returned 'qkv', {KINDS[how]}, on rank 0"
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_weight_that_cannot_be_computed_is_the_mistake_of_its_sender(direct: bool) -> None:
+    with sending("local", "computed", direct=direct) as running:
+        running.step()
+        with pytest.raises(RoleError, match=CANNOT) as raised:
+            running.step()
+        assert isinstance(raised.value, OSError)
+
+
+CANNOT = "HF806: what 'actor.weights' returned cannot be sent from rank 1: OSError: no memory for a row"
+
+
+def test_readers_do_not_wait_for_a_sender_that_has_failed(ray_cluster: Any) -> None:
+    """Their deadline would blame them (HF807)."""
+    with sending("ray", "computed", deadline=100.0) as running:
+        running.step()
+        with pytest.raises(RoleError, match=CANNOT):
+            running.step()
+
+
+@pytest.mark.nightly
+def test_readers_do_not_wait_for_weights_that_are_refused(ray_cluster: Any) -> None:
+    with sending("ray", "meta", deadline=100.0) as running:
+        running.step()
+        with pytest.raises(SyncError, match=r"HF773: .* on rank 1"):
+            running.step()

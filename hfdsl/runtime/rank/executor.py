@@ -65,7 +65,7 @@ from hfdsl.runtime.saving.recording import Recorder
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.rank_digests import RankDigests, rank_digests
 from hfdsl.runtime.weights.syncs import exchanging, exported_columns, loading, whole_columns
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
 
@@ -270,7 +270,7 @@ class Executor:
                 if step.parts:
                     exchanged = node in self._exchanging[call.plan]
                     columns = exported_columns(step, self._rank, columns, exchanged=exchanged)
-                elif step.exports is not None and self._rank in step.layout.holders:
+                elif self._rank in step.layout.holders and states(step, "exports"):
                     columns = whole_columns(step, self._rank, columns)
             except WiringError as error:  # about what the body did: name its place in the source
                 raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hfdsl.errors import HfError, LostProcessError, RoleError, SyncError
 from hfdsl.graph.spans import traceback_span
@@ -46,6 +48,24 @@ def role_error(label: str, rank: int, step_number: int | None, error: BaseExcept
     raised = RoleError("HF806", text)
     # A stream is a generator, out of which Python lets no StopIteration.
     return raised if isinstance(error, (StopIteration, StopAsyncIteration)) else as_raised(raised, error)
+
+
+@contextmanager
+def sending(label: str, rank: int, step_number: int | None = None) -> Iterator[None]:
+    """Within this context, an error in sending what a call has returned names the call, not those who read it.
+
+    Raises:
+        RoleError: HF806.
+    """
+    try:
+        yield
+    except HfError:
+        raise
+    except Exception as error:  # noqa: BLE001  # as the role has it, which may be anything
+        step = f" in step {step_number}" if step_number is not None else ""
+        failed = f"what '{label}' returned cannot be sent from rank {rank}{step}: {described(error)}"
+        text = f"{failed}\n\n{trace_of(error, error.__traceback__)}"
+        raise as_raised(RoleError("HF806", text), error) from None
 
 
 def raised_by_body(error: Exception) -> bool:

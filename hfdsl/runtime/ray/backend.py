@@ -61,6 +61,7 @@ class RayBackend(RayGroups):
         self._payload_class = payload_class(plan)
         self._order = CallOrder()
         self._pending: list[Any] = []  # the acknowledgments of calls that have not been looked at
+        self._sends: list[Any] = []  # calls that send to readers, and have not been seen to end
         self._acknowledged: dict[Any, list[Any]] = {}  # those that have arrived, by handle
         self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
         super().__init__(plan, seed, timeout, deadline, worker_env)
@@ -133,6 +134,7 @@ class RayBackend(RayGroups):
             # Right after the call, so that no other call of this process comes between it and its broadcast.
             if any(payload.broadcast for payload in submission.sends[i]):
                 sending = worker.broadcast.remote()
+                self._sends.append(sending)
                 if self._digests:
                     self._sending.append(sending)
             handles.append((acknowledgment, self._handles(worker, acknowledgment, objects, modes)))
@@ -182,6 +184,7 @@ class RayBackend(RayGroups):
             for ready in as_completed(refs, self._calls.time_left()):
                 self._acknowledged |= zip(ready, fetch(ready), strict=True)
                 self._calls.acknowledge(ready)
+                self._check_sends()
                 if not all(ref in self._acknowledged for ref in refs):
                     self._calls.check()
             if self._calls.relays is not None:
@@ -216,6 +219,7 @@ class RayBackend(RayGroups):
         with self._calls.naming_losses():
             self._begin_deadline()
             while not (any(call in awaited for call in ended) or happened()):
+                self._check_sends()
                 ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0, fetch_local=False)
                 if not any(call in awaited for call in ready):
                     seconds_left = self._calls.time_left()
@@ -267,6 +271,8 @@ class RayBackend(RayGroups):
                     values = self._acknowledged | dict(zip(missing, self._fetched(missing), strict=True))
                 return [_content(handle, values) for handle in handles]
             except GetTimeoutError:
+                with self._calls.naming_losses():
+                    self._check_sends()
                 self._calls.check()
                 if not self._calls.time_left():
                     late = f"a value did not arrive within {self._calls.seconds:g} s; {LAUNCH} sets this"
@@ -285,15 +291,22 @@ class RayBackend(RayGroups):
         fetched = dict(zip(refs, fetch(refs, min(self._calls.time_left(), FAILURE_POLL_SECONDS)), strict=True))
         return [deserialized(fetched[value] if isinstance(value, ray.ObjectRef) else value) for value in local]
 
+    def _check_sends(self) -> None:
+        """Raise the failure of a call that sends: its readers would wait, and be late."""
+        if self._sends:
+            ended, self._sends = ray.wait(self._sends, num_returns=len(self._sends), timeout=0, fetch_local=False)
+            fetch(ended)
+
     def _forget_calls(self) -> None:
         self._order.clear()
         self._pending.clear()
+        self._sends.clear()
         self._acknowledged.clear()
         self._sent_table = None
 
     def references(self) -> Iterator[Any]:
         """The references held between steps: to the last step's acknowledgments and to its row table."""
-        held = (*self._pending, *self._acknowledged, *self._order)
+        held = (*self._pending, *self._sends, *self._acknowledged, *self._order)
         yield from (ref for ref in held if isinstance(ref, ray.ObjectRef))
         yield from self._calls.references()
         if self._sent_table is not None:

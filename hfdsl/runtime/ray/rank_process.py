@@ -24,6 +24,7 @@ from hfdsl.runtime.messages import (
 from hfdsl.runtime.rank.begun_calls import NO_STEP, CallNote, NotePlace
 from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.process_groups import ProcessCollectives
+from hfdsl.runtime.rank.role_errors import sending
 from hfdsl.runtime.rank.store import PayloadContent, bytes_of
 from hfdsl.runtime.saving.state_files import FlatState
 from hfdsl.runtime.transports.serialization import (
@@ -69,6 +70,7 @@ class RankProcess(Worker):
         self._payload_class = payload_class(plan)
         self._direct: deque[PickledValue] = deque()
         self._broadcasts: deque[tuple[PickledValue, list[int]]] = deque()
+        self._sender = "", context.rank, 0  # the calls whose results are broadcast, this rank, and the step
         self._exchanges: dict[tuple[int, ...], list[Exported]] = {}
         self._failed: Exception | None = None
         self._failed_in: tuple[str, int] | None = None  # the plan and the step of what failed
@@ -189,6 +191,7 @@ class RankProcess(Worker):
             contents = [content_of(deserialized(payload)) for payload in payloads]
             exchanges = any(isinstance(mode, list) for mode in modes)
             result, sends = self._executor.run(call, spec, contents, dispatched, queued, exchanges=exchanges)
+            self._sender = "' and '".join(called.label for called in result.calls), result.rank, call.step
             inline, stored = self._send(sends, modes)
         except Exception as error:
             # The calls that send queued payloads come after this one, and must fail as it does, not send stale data.
@@ -247,14 +250,15 @@ class RankProcess(Worker):
         Returns the reports of what was exported, where it is verified.
 
         Raises:
-            HfError: what that call has raised.
+            HfError: what that call has raised; HF806 if something cannot be sent.
         """
         if self._failed is not None:
             raise self._failed
         from hfdsl.runtime.transports.broadcast import send
 
         while self._broadcasts:
-            send(*self._broadcasts.popleft())
+            with sending(*self._sender):
+                send(*self._broadcasts.popleft())
         if self._exchanges:
             from hfdsl.runtime.weights.exchange import send_all
 

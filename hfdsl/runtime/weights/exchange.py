@@ -56,6 +56,7 @@ import torch
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.digests import DigestLayouts, DigestValues
+from hfdsl.runtime.rank.role_errors import sending
 from hfdsl.runtime.rank.torch_internals import begin_together
 from hfdsl.runtime.weights import deltas
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
@@ -132,14 +133,16 @@ def send_all(exchanges: Mapping[tuple[int, ...], Sequence[Exported]]) -> None:
     """Take part in exchanges, one after another, each with those ranks of the links.
 
     Raises:
-        RuntimeError: from torch, when a reader is lost or does not arrive in time.
+        RoleError: HF806 if weights cannot be computed or sent, or a reader is lost or does not arrive in time.
     """
     from hfdsl.runtime.transports.broadcast import communicator_of
     from hfdsl.runtime.transports.direct import member
 
     with torch.no_grad():
         for ranks, exports in exchanges.items():
-            send(exports, communicator_of(ranks), member().device_of(ranks))
+            held = exports[0].held
+            with sending(held.label, held.rank):
+                send(exports, communicator_of(ranks), member().device_of(ranks))
 
 
 def send(exports: Sequence[Exported], communicator: Any, device: str) -> None:
@@ -215,11 +218,12 @@ class LocalArriving(Arriving):
         buffers = take_buffers(sync, "loads", rank, turns, self.device, None if held is None else held.views)
         for message in (message for turn in buffers.turns for message in turn):
             source = sources[message.message.source]
-            pack(message, source)
-            for at in message.direct:
-                if held is not None:
-                    transfer = message.message.transfers[at]
-                    source.copy_into(held.tensor(message, at), transfer.parameter, transfer.box)
+            with sending(source.label, source.rank):
+                pack(message, source)
+                for at in message.direct:
+                    if held is not None:
+                        transfer = message.message.transfers[at]
+                        source.copy_into(held.tensor(message, at), transfer.parameter, transfer.box)
             write(message)
         give_buffers(sync, "loads", rank, buffers, self.device)
 

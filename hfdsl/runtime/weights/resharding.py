@@ -31,6 +31,7 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import tensor_problem
 from hfdsl.runtime.digests import ComputedPart, FixedParts, HeldPart, pieces_of
 from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
+from hfdsl.types.values import without_values
 
 Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
 """The parts of each parameter, by their places in the whole."""
@@ -115,14 +116,17 @@ def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) ->
 
 
 def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label: str) -> None:
-    """Check that a rank has exported all of each parameter; nothing is known of values other than tensors by name.
+    """Check that a rank has exported all of each parameter, and tensors that can be sent.
+
+    Nothing is known of values other than tensors by name.
 
     Raises:
-        SyncError: HF773 if it lacks one, or has a part of it.
+        SyncError: HF773 if it lacks one, or has a part of it, or a tensor without values.
     """
     if pieces_of(values) is None:
         return
     held = LocalWeights(Replicas(), Mesh(), rank, values, ("HF773", label, "returned"), {})
+    held.check_sendable()
     for parameter in parameters:
         held.find(parameter, whole(parameter.shape))
 
@@ -151,6 +155,11 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
         derived["loads", rank] = sync, held
     weights: LocalWeights = held
     return weights
+
+
+def unsendable(piece: HeldPart) -> str | None:
+    """The kind of tensor that a piece is, if it has no dense values to send or to write into."""
+    return None if isinstance(piece, ComputedPart) else without_values(piece.tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +202,17 @@ class LocalWeights:
     def pieces(self) -> Mapping[str, HeldPart]:
         """The weights of the rank, by name."""
         return self._pieces
+
+    @property
+    def label(self) -> str:
+        """The call that has exported or loads the weights."""
+        return self._blame[1]
+
+    def check_sendable(self) -> None:
+        """Raise ``SyncError`` if a tensor has no values to send, also where no role states it."""
+        for name, piece in self._pieces.items():
+            if (kind := unsendable(piece)) is not None:
+                raise self._mismatch(f"'{name}', {kind},", name)
 
     @property
     def device(self) -> torch.device:
@@ -305,6 +325,8 @@ class LocalWeights:
         if name not in self._pieces:
             raise self._mismatch(f"no '{name}'")
         piece = self._pieces[name]
+        if (kind := unsendable(piece)) is not None:
+            raise self._mismatch(f"'{name}', {kind},", name)
         dtype = str(piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype).removeprefix("torch.")
         if not converts(dtype, parameter.dtype):
             raise self._mismatch(f"'{name}' in {dtype} instead of {parameter.dtype},")
@@ -330,10 +352,10 @@ class LocalWeights:
             raise self._mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
 
-    def _mismatch(self, problem: str) -> SyncError:
+    def _mismatch(self, problem: str, parameter: str = "") -> SyncError:
         code, label, verb = self._blame
         error = SyncError(code, f"'{label}' {verb} {problem} on rank {self.rank}")
-        error.role, error.ranks = label.partition(".")[0], (self.rank,)
+        error.role, error.parameter, error.ranks = label.partition(".")[0], parameter, (self.rank,)
         return error
 
 

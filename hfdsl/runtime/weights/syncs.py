@@ -15,6 +15,7 @@ from hfdsl.plan.reading import Reader
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.transports import exchanges
 from hfdsl.protocols.cuts import FLOATS, ITEM_BYTES
+from hfdsl.runtime.rank.role_errors import sending
 
 if TYPE_CHECKING:
     from hfdsl.runtime.weights.exchange import ArrivingWeights
@@ -38,9 +39,9 @@ def exported_columns(step: Step, rank: int, columns: Mapping[str, Any], *, excha
         step.parts[0].kept["seen", index] = True
         _warn_of_unsent(step, value)
         _warn_of_rounded(step, value)
-    if exchanged:
-        return dict(exported(step.parts, index, value, step.label))
-    return dict(exported_parts(step.parts, index, value, step.label))
+    with sending(step.label, rank):
+        parts = exported if exchanged else exported_parts
+        return dict[str, Any](parts(step.parts, index, value, step.label))
 
 
 def _warn_of_unsent(step: Step, value: Any) -> None:
@@ -86,15 +87,14 @@ def whole_columns(step: Step, rank: int, columns: Mapping[str, Any]) -> dict[str
     """The weights that one rank exports for all readers, or copies of them.
 
     Raises:
-        SyncError: HF773 if a parameter is missing, or not whole.
+        SyncError: HF773 if a parameter is missing, or not whole, or a tensor has no values.
     """
     from hfdsl.runtime.weights.resharding import copied_weights, whole_weights
 
-    if step.exports is None:
-        raise TypeError(step)
-    value = columns[VALUE]
-    whole_weights(step.exports.parameters, rank, value, step.label)
-    return {**columns, VALUE: copied_weights(value)} if step.exports.copied else dict(columns)
+    value = columns.get(VALUE)
+    whole_weights(() if step.exports is None else step.exports.parameters, rank, value, step.label)
+    copied = step.exports is not None and step.exports.copied
+    return {**columns, VALUE: copied_weights(value)} if copied else dict(columns)
 
 
 def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | ArrivingWeights:
