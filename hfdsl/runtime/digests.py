@@ -38,6 +38,7 @@ import torch
 from hfdsl.protocols.boxes import Box
 from hfdsl.runtime.weights.digest_factors import MODULUS, Words, factors, factors_on
 from hfdsl.runtime.weights.digest_readings import DigestReading, ReadGroup
+from hfdsl.runtime.weights.sharded_tensors import local
 
 if TYPE_CHECKING:
     from hfdsl.runtime.weights.fused_digests import FusedSums, KernelLaunch
@@ -385,7 +386,10 @@ def _both_sums(words: Words) -> tuple[Words, Words]:
 
 
 def pieces_of(value: Any) -> dict[str, HeldPart] | None:
-    """The pieces of a role's weights, given as a mapping of names to tensors, numbers or pieces; None for others."""
+    """The pieces of a role's weights, given as a mapping of names to tensors, numbers or pieces; None for others.
+
+    Of a DTensor it is what this rank holds.
+    """
     if isinstance(value, FixedParts):
         return value
     if not isinstance(value, Mapping):
@@ -395,7 +399,7 @@ def pieces_of(value: Any) -> dict[str, HeldPart] | None:
         if isinstance(part, HeldPart):
             pieces[str(name)] = part
         elif isinstance(part, torch.Tensor):
-            pieces[str(name)] = HeldPart(part)
+            pieces[str(name)] = HeldPart(local(part))
         elif isinstance(part, (bool, int, float)):
             pieces[str(name)] = HeldPart(torch.tensor(part))
         else:

@@ -30,6 +30,7 @@ from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, methods_with
 from hfdsl.runtime.weights.digest_reports import DigestReport, PartTable
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
+from hfdsl.runtime.weights.sharded_tensors import is_part
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
@@ -184,4 +185,6 @@ def rank_digests(
     else:
         value = worker.state() if hasattr(worker, "state") else None
     pieces = pieces_of(value)
-    return None if pieces is None else digests(located_pieces(pieces, places, rank), dtypes)
+    if pieces is None or value is None or (places is None and any(map(is_part, value.values()))):
+        return None  # nobody says where in the whole a part is
+    return digests(located_pieces(pieces, places, rank), dtypes)

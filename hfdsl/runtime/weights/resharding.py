@@ -31,6 +31,7 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import tensor_problem
 from hfdsl.runtime.digests import ComputedPart, FixedParts, HeldPart, pieces_of
 from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
+from hfdsl.runtime.weights.sharded_tensors import is_part, is_partial, local
 from hfdsl.types.values import without_values
 
 Parts: TypeAlias = dict[str, dict[Box, torch.Tensor]]
@@ -115,8 +116,8 @@ def exported_weights(sync: ScheduledSync, rank: int, values: Any, label: str) ->
     return LocalWeights(sync.source_layout, sync.schedule.source_mesh, rank, values, blame, places)
 
 
-def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label: str) -> None:
-    """Check that a rank has exported all of each parameter, and tensors that can be sent.
+def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label: str) -> Any:
+    """The weights that a rank has exported, checked to be all of each parameter, and tensors that can be sent.
 
     Nothing is known of values other than tensors by name.
 
@@ -124,11 +125,17 @@ def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label
         SyncError: HF773 if it lacks one, or has a part of it, or a tensor without values.
     """
     if pieces_of(values) is None:
-        return
+        return values
     held = LocalWeights(Replicas(), Mesh(), rank, values, ("HF773", label, "returned"), {})
     held.check_sendable()
+    for name in values:
+        if is_part(values[name]):
+            advice = "declare a layout=, or return its full_tensor(), which all ranks call"
+            raise held.mismatch(f"a part of '{name}', a DTensor that is sent whole ({advice}),", name)
     for parameter in parameters:
         held.find(parameter, whole(parameter.shape))
+    sharded = {name: local(value) for name, value in values.items() if hasattr(value, "to_local")}
+    return {**values, **sharded} if sharded else values
 
 
 def copied_weights(values: Any) -> Any:
@@ -159,7 +166,11 @@ def loaded_weights(sync: ScheduledSync, rank: int, values: Any, label: str) -> L
 
 def unsendable(piece: HeldPart) -> str | None:
     """The kind of tensor that a piece is, if it has no dense values to send or to write into."""
-    return None if isinstance(piece, ComputedPart) else without_values(piece.tensor)
+    if isinstance(piece, ComputedPart):
+        return None
+    if is_partial(piece.tensor):
+        return "a DTensor of partial values: redistribute it"
+    return without_values(piece.tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +203,7 @@ class LocalWeights:
         self.rank, self._layout, self._mesh, self._blame, self._places = rank, layout, mesh, blame, places
         pieces = pieces_of(values)
         if pieces is None:
-            raise self._mismatch("something other than a dict of tensors by name")
+            raise self.mismatch("something other than a dict of tensors by name")
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor | ComputedPart]]] = {}
         self._found: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
@@ -212,7 +223,7 @@ class LocalWeights:
         """Raise ``SyncError`` if a tensor has no values to send, also where no role states it."""
         for name, piece in self._pieces.items():
             if (kind := unsendable(piece)) is not None:
-                raise self._mismatch(f"'{name}', {kind},", name)
+                raise self.mismatch(f"'{name}', {kind},", name)
 
     @property
     def device(self) -> torch.device:
@@ -318,18 +329,18 @@ class LocalWeights:
                         slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, held, strict=True)
                     )
                 ]
-        raise self._mismatch(f"no {list(box)} of '{name}'")
+        raise self.mismatch(f"no {list(box)} of '{name}'")
 
     def _held_boxes(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor | ComputedPart]]:
         """A rank's boxes of a parameter, each with its values."""
         if name not in self._pieces:
-            raise self._mismatch(f"no '{name}'")
+            raise self.mismatch(f"no '{name}'")
         piece = self._pieces[name]
         if (kind := unsendable(piece)) is not None:
-            raise self._mismatch(f"'{name}', {kind},", name)
+            raise self.mismatch(f"'{name}', {kind},", name)
         dtype = str(piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype).removeprefix("torch.")
         if not converts(dtype, parameter.dtype):
-            raise self._mismatch(f"'{name}' in {dtype} instead of {parameter.dtype},")
+            raise self.mismatch(f"'{name}' in {dtype} instead of {parameter.dtype},")
         if piece.offset is None:
             if name not in self._places:
                 self._places[name] = local_places(self._layout, parameter, self._mesh, self.rank)
@@ -344,15 +355,16 @@ class LocalWeights:
                 return
             if (actual := tuple(piece.tensor.shape)) != parameter.shape:
                 if shape == parameter.shape:
-                    raise self._mismatch(f"'{name}' of shape {actual} instead of all of it, {shape},")
+                    raise self.mismatch(f"'{name}' of shape {actual} instead of all of it, {shape},")
                 declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
                 padding = " without pad rows," if padded_dims(self._layout, parameter, self._mesh) else ""
-                raise self._mismatch(f"'{name}' of shape {actual}, but {declared}{padding}")
+                raise self.mismatch(f"'{name}' of shape {actual}, but {declared}{padding}")
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
-            raise self._mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
+            raise self.mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
 
-    def _mismatch(self, problem: str, parameter: str = "") -> SyncError:
+    def mismatch(self, problem: str, parameter: str = "") -> SyncError:
+        """The error for a rank that has other parts than its layout says."""
         code, label, verb = self._blame
         error = SyncError(code, f"'{label}' {verb} {problem} on rank {self.rank}")
         error.role, error.parameter, error.ranks = label.partition(".")[0], parameter, (self.rank,)

@@ -91,10 +91,12 @@ def whole_columns(step: Step, rank: int, columns: Mapping[str, Any]) -> dict[str
     """
     from hfdsl.runtime.weights.resharding import copied_weights, whole_weights
 
-    value = columns.get(VALUE)
-    whole_weights(() if step.exports is None else step.exports.parameters, rank, value, step.label)
+    if VALUE not in columns:
+        return dict(columns)
+    parameters = () if step.exports is None else step.exports.parameters
+    value = whole_weights(parameters, rank, columns[VALUE], step.label)
     copied = step.exports is not None and step.exports.copied
-    return {**columns, VALUE: copied_weights(value)} if copied else dict(columns)
+    return {**columns, VALUE: copied_weights(value) if copied else value}
 
 
 def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | ArrivingWeights:
