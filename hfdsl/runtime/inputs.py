@@ -1,4 +1,4 @@
-"""The caller's batches for a step, or a loader's for a stream, as inputs of the dataflow by node."""
+"""The caller's batches for a step, or a loader's for a stream, as inputs of the dataflow by node; and another plan."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
         return step_inputs(plan, tuple(batch), {})
     text = f"the loader of '{plan.name}' yielded {type(batch).__name__} instead of one or several batches"
     raise WiringError("HF206", text)
+
+
+def check_is_plan(value: object) -> None:
+    """Raise ``WiringError`` (HF206) for anything that is no compiled plan."""
+    if isinstance(value, Plan):
+        return
+    kind = f"a {type(value).__name__}"
+    if hasattr(value, "compile") and hasattr(value, "check"):  # a dataflow, whose class imports this room
+        name = getattr(value, "__name__", "flow")
+        kind = f"the dataflow '{name}': compile it, {name}.compile(deployment, dims)"
+    raise WiringError("HF206", f"running.also takes a compiled plan, got {kind}")
 
 
 def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batch]) -> dict[int, Batch]:

@@ -14,7 +14,7 @@ from hfdsl.errors import ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
-from hfdsl.runtime.inputs import step_inputs
+from hfdsl.runtime.inputs import check_is_plan, step_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
@@ -48,10 +48,12 @@ class Running:
         processes end with this run.
 
         Raises:
+            WiringError: HF206 if it is none, such as a dataflow that has not been compiled.
             ResourceError: HF519 if the plan is for another ``Deployment`` or has the name of a running plan.
             CheckpointError: HF908 if the plan makes a role load a state that ``retries`` needs and cannot copy.
             HfError: HF807 if a process does not accept the plan within the deadline.
         """
+        check_is_plan(plan)
         if plan.deployment is not self.plan.deployment:
             raise ResourceError(
                 "HF519",
@@ -123,7 +125,7 @@ class Running:
         return self._stream.queues
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the states of the workers, and the number of steps, into an empty folder that exists.
+        """Write the states of the workers, and the number of steps, into a folder: an empty one, or a new one.
 
         Every role with ``state()`` and ``load_state(state)`` is saved, on every rank; ranks with equal states write
         one file. All nodes must have access to the folder. A stream's steps in progress are saved with the contents of
@@ -133,7 +135,7 @@ class Running:
         Raises:
             CheckpointError: HF908 if a role that trains has no state, or one that cannot be saved, or a role loads
                 a state that later steps read and has no ``state()``, or a queue holds objects that are not plain
-                values; HF906 if a file cannot be written.
+                values; HF906 if the folder is not empty, or it or a file cannot be written.
             RoleError: HF806 if a role's ``state()`` raises.
             HfError: HF807 if the deadline passed, HF808 if the run is closed or broken.
         """

@@ -373,6 +373,12 @@ def test_an_evaluation_runs_beside_the_training_on_the_same_workers() -> None:
             running.step(rows(2), rows(2))  # the third call of that worker
         with pytest.raises(HfError, match="HF808"):
             beside.step(rows(2))
+        says = "HF206: running.also takes a compiled plan, got "
+        with pytest.raises(WiringError) as raised:
+            running.also(evaluate)  # type: ignore[arg-type]
+        assert str(raised.value) == f"{says}the dataflow 'evaluate': compile it, evaluate.compile(deployment, dims)"
+        with pytest.raises(WiringError, match=f"{says}a str"):
+            running.also("evaluate")  # type: ignore[arg-type]
         with pytest.raises(ResourceError, match="HF519"):
             running.also(pair.compile(hf.Deployment(role=hf.place(Fails, pool=hf.ResourcePool([2])))))
 

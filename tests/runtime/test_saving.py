@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,6 +96,38 @@ def test_a_folder_that_is_not_empty_is_reported(tmp_path: Path) -> None:
         pytest.raises(CheckpointError, match=r"HF906: .* it is not empty"),
     ):
         running.save(tmp_path)
+
+
+def test_a_folder_is_made_with_its_parents(tmp_path: Path) -> None:
+    new = tmp_path / "runs" / "1" / "state"
+    with learn.compile(deployment()).launch("local", seed=7) as running:
+        running.step(batch(0))
+        running.save(str(new))
+        running.save_in_background(new.with_name("another")).wait()
+    with learn.compile(deployment()).launch("local", seed=7) as running:
+        running.load(new)
+        assert running.steps == 1
+
+
+@pytest.mark.parametrize("below", ["", "state", "1/state"])
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_bytes(b"left")
+    folder = tmp_path / "file" / below if below else tmp_path / "file"
+    with learn.compile(deployment()).launch("local", seed=7) as running:
+        for save in (running.save, running.save_in_background):
+            with pytest.raises(CheckpointError, match=f"HF906: the state cannot be written to {folder}: "):
+                save(folder)
+        running.step(batch(0))  # nothing is broken
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_reported(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with learn.compile(deployment()).launch("local", seed=7) as running:
+        for folder in (tmp_path, tmp_path / "state"):
+            with pytest.raises(CheckpointError, match=r"HF906: .* cannot be written"):
+                running.save(folder)
+    tmp_path.chmod(0o700)
 
 
 def test_replicas_write_one_file_and_others_their_own(tmp_path: Path) -> None:

@@ -168,6 +168,17 @@ def named_by_rank(folder: Path, saved: Mapping[str, list[dict[str, str]]]) -> di
     return named
 
 
+def _make_empty(folder: Path) -> None:
+    """Make a folder, or accept an empty one; HF906 for any other, and for one that cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise CheckpointError("HF906", f"the state cannot be written to {folder}: {error}") from None
+    if not is_empty:
+        raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
+
+
 def save_states(
     processes: Processes,
     deployment: Deployment,
@@ -179,8 +190,7 @@ def save_states(
 ) -> Saving:
     """Have all processes write their states, and the contents of a stream's queues; errors as ``Running.save``."""
     backend, recovery = processes.usable_backend(plan), processes.recovery
-    if any(folder.iterdir()):
-        raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
+    _make_empty(folder)
 
     def attempt() -> Saving:
         for file in folder.iterdir():  # by an attempt before, whose processes were lost
