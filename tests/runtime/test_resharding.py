@@ -17,7 +17,8 @@ from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices
 from hfdsl.runtime.digests import HeldPart
 from hfdsl.runtime.weights.exchange import ArrivingWeights
-from hfdsl.runtime.weights.resharding import Parts, exported_parts, joined_parts, located
+from hfdsl.runtime.weights.located_parts import located
+from hfdsl.runtime.weights.resharding import Parts, exported_parts, joined_parts
 from tests.protocols.layout_cases import Listed, composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
 
