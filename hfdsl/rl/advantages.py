@@ -79,7 +79,7 @@ def group_normalized(rewards: torch.Tensor, group: GroupSize, epsilon: float = 1
     >>> [round(a, 2) for a in group_normalized(torch.tensor([1.0, 0.0, 3.0, 3.0]), 2).tolist()]
     [0.71, -0.71, 0.0, 0.0]
     """
-    groups = _groups(rewards, group, "standard deviation")
+    groups = in_groups(rewards, group, "standard deviation")
     deviations = groups - _sum(groups) / group
     spread = (_sum(deviations * deviations) / (group - 1)).sqrt()
     return (deviations / (spread + epsilon)).flatten().to(rewards.dtype)
@@ -98,7 +98,7 @@ def group_centered(rewards: torch.Tensor, group: GroupSize) -> torch.Tensor:
     >>> group_centered(torch.tensor([1.0, 0.0, 3.0, 3.0]), 2).tolist()
     [0.5, -0.5, 0.0, 0.0]
     """
-    groups = _groups(rewards, group, "spread")
+    groups = in_groups(rewards, group, "spread")
     return (groups - _sum(groups) / group).flatten().to(rewards.dtype)
 
 
@@ -115,7 +115,7 @@ def leave_one_out(rewards: torch.Tensor, group: GroupSize) -> torch.Tensor:
     >>> leave_one_out(torch.tensor([1.0, 0.0, 2.0]), 3).tolist()
     [0.0, -1.5, 1.5]
     """
-    groups = _groups(rewards, group, "others to be compared with")
+    groups = in_groups(rewards, group, "others to be compared with")
     others = (_sum(groups) - groups) / (group - 1)
     return (groups - others).flatten().to(rewards.dtype)
 
@@ -135,7 +135,7 @@ def leave_one_out_normalized(rewards: torch.Tensor, group: GroupSize, epsilon: f
     """
     import torch
 
-    groups = _groups(rewards, group, "others to be compared with")
+    groups = in_groups(rewards, group, "others to be compared with")
     apart = torch.tensor([[j for j in range(group) if j != i] for i in range(group)], device=rewards.device)
     others = groups[:, apart].unbind(-1)
     mean = functools.reduce(torch.add, others) / (group - 1)
@@ -183,8 +183,12 @@ def spread_over_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Te
     return masked(advantages[:, None].expand(mask.shape), mask)
 
 
-def _groups(rewards: torch.Tensor, group: int, statistic: str) -> torch.Tensor:
-    """The rewards with one group per row, f64[B / group, group]."""
+def in_groups(rewards: torch.Tensor, group: int, statistic: str) -> torch.Tensor:
+    """The rewards with one group per row, f64[B / group, group].
+
+    Raises:
+        SizeError: HF314 for groups of one, which have no such ``statistic``, HF313 for rows that make no whole groups.
+    """
     if group < 2:
         raise SizeError("HF314", f"a group of {group} has no {statistic}; sample at least 2 responses a prompt")
     if rewards.shape[0] % group:

@@ -271,30 +271,37 @@ def teacher_advantages(rollout: Rollout, teacher: ReferenceLogProbs) -> Advantag
 
 
 @hf.function(rows=hf.Whole)
-def informative(scores: Scores, *, group: int) -> Informative:
+def informative(scores: Scores, *, group: GroupSize) -> Informative:
     """The groups whose scores differ; all groups if there is none."""
-    groups = scores.score.tensor.view(-1, group)
+    from hfdsl.rl.advantages import in_groups
+
+    groups = in_groups(scores.score.tensor, group, "spread")
     mixed = (groups != groups[:, :1]).any(1)
     return Informative(keep=(mixed | ~mixed.any()).repeat_interleave(group))
 
 
 @hf.function(rows=hf.GroupedBy("group"))
-def mixed(scores: Scores, *, group: int) -> Informative:
+def mixed(scores: Scores, *, group: GroupSize) -> Informative:
     """The groups whose scores are not all the same, which may be none.
 
     >>> import torch
     >>> mixed(Scores(score=torch.tensor([1.0, 0.0, 1.0, 1.0])), group=2).keep.tensor.tolist()
     [True, True, False, False]
     """
-    groups = scores.score.tensor.view(-1, group)
+    from hfdsl.rl.advantages import in_groups
+
+    groups = in_groups(scores.score.tensor, group, "spread")
     return Informative(keep=(groups != groups[:, :1]).any(1).repeat_interleave(group))
 
 
 @hf.function(rows=hf.Grouped(2))
 def better_of_two(scores: Scores) -> Choices:
-    """The preference for the response with the higher score of two consecutive ones."""
-    first, second = scores.score.tensor.view(-1, 2).unbind(1)
-    sign = (first - second).sign()
+    """The preference for the response with the higher score of two consecutive ones; that of a NaN is NaN."""
+    from hfdsl.rl.advantages import in_groups
+
+    first, second = in_groups(scores.score.tensor, 2, "preference").unbind(1)
+    sign = (first > second).float() - (first < second).float()
+    sign = sign.masked_fill(first.isnan() | second.isnan(), float("nan"))  # no tie
     return Choices(preference=sign[:, None].mul(sign.new_tensor([1.0, -1.0])).flatten())
 
 

@@ -67,6 +67,18 @@ def check_tokens(ids: torch.Tensor, model: Any) -> None:
         raise bad_row(row, f"its token in column {column} is {int(ids[row, column])}; the model has 0 to {count - 1}")
 
 
+def check_preferences(preference: torch.Tensor) -> torch.Tensor:
+    """The preferences f32[B], which are numbers: nobody knows which response is better where a score is NaN.
+
+    Raises:
+        HfError: HF811.
+    """
+    unknown = preference.isnan()
+    if bool(unknown.any()):
+        raise bad_row(_first(unknown)[0], "its preference is nan, as where the score of a response is")
+    return preference
+
+
 def check_padding(mask: torch.Tensor, border: int) -> None:
     """Refuse prompts with padding after a token, in the columns of bool[B, T] before ``border``.
 

@@ -61,7 +61,7 @@ from hfdsl.rl.models.device import autocast
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.learning import Learner
 from hfdsl.rl.models.micro_batches import MicroBatch, micro_batches
-from hfdsl.rl.models.row_errors import bad_row
+from hfdsl.rl.models.row_errors import bad_row, check_preferences
 from hfdsl.rl.models.scoring import columns, response_log_probs, scores
 from hfdsl.rl.workers.config import ActorConfig, CriticConfig
 from hfdsl.types.batches import Batch, schema
@@ -156,7 +156,7 @@ def dpo_update(
     current = response_log_probs(policy, ids, mask, response_mask, config.batching, config.training.autocast)
     reference = masked_sum(preferences.ref_log_probs.tensor.to(ids.device).double(), response_mask, -1).view(-1, 2)
     sums = masked_sum(current.double(), response_mask, -1).view(-1, 2).requires_grad_()
-    sign = preferences.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
+    sign = check_preferences(preferences.preference.tensor).to(ids.device).view(-1, 2)[:, 0]
     pair_terms = loss(*_better_first(sums, sign), *_better_first(reference, sign))
     shares, slope = _shares(pair_terms, sign, sums, peers)
 
@@ -180,7 +180,7 @@ def ranking_update(
     ids, mask, response_mask = columns(pairs, scorer)
     width = response_mask.shape[1]
     current = scores(scorer, pairs, config.batching, config.training.autocast).double().view(-1, 2).requires_grad_()
-    sign = pairs.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
+    sign = check_preferences(pairs.preference.tensor).to(ids.device).view(-1, 2)[:, 0]
     shares, slope = _shares(loss(*_better_first(current, sign)), sign, current, peers)
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import HfError, RoleError
+from hfdsl.errors import HfError, RoleError, SizeError
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import (
@@ -21,13 +21,16 @@ from hfdsl.rl.batches import (
     Experience,
     ImitationMetrics,
     P,
+    Pairs,
     Preferences,
     Prompts,
     R,
     Rollout,
+    Scores,
     Sequences,
     ValueExperience,
 )
+from hfdsl.rl.functions import better_of_two, informative, mixed
 from hfdsl.rl.losses import DPO, BradleyTerry, Clip, ClippedValue
 from hfdsl.rl.models.row_errors import check_prompts, check_sequences
 from tests.rl.workers import tiny
@@ -131,6 +134,35 @@ def test_a_token_without_an_embedding_is_named(token: int) -> None:
         pytest.raises(RoleError, match=rf"HF811.*row 2: its token in column 0 is {token}; the model has 0 to 15"),
     ):
         running.step(Sequences(ids=ids, mask=rows.mask.tensor, response_mask=rows.response_mask.tensor))
+
+
+@pytest.mark.parametrize("learns", ["actor", "learner"])
+def test_a_score_that_is_no_number_is_no_tie(learns: str) -> None:
+    """Else the first response of the pair would count as the better one."""
+    scores = torch.tensor([1.0, 0.0, 0.0, 2.0, 3.0, 3.0, float("nan"), 0.0])
+    chosen = better_of_two(Scores(score=scores)).preference.tensor
+    assert chosen[:6].tolist() == [1, -1, -1, 1, 0, 0]
+    assert chosen[6:].isnan().all()
+    pairs = tiny.pairs(8)
+    columns = {name: getattr(pairs, name).tensor for name in ("ids", "mask", "response_mask")}
+    ones = torch.ones_like(columns["response_mask"], dtype=torch.float32)
+    update: Any = {
+        "actor": lambda: w.Actor(tiny.ACTOR).prefer(
+            Preferences(**columns, preference=chosen, ref_log_probs=ones), loss=DPO()
+        ),
+        "learner": lambda: w.RewardLearner(tiny.CRITIC).prefer(
+            Pairs(**columns, preference=chosen), loss=BradleyTerry()
+        ),
+    }[learns]
+    with pytest.raises(HfError, match="HF811: row 6: its preference is nan"), in_call(Call(0, 0, 0, rank=0)):
+        update()
+
+
+@pytest.mark.parametrize("compared", [mixed, informative])
+def test_groups_are_whole(compared: Any) -> None:
+    scores = Scores(score=torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    with pytest.raises(SizeError, match="HF313: rewards have 4 rows, which do not make whole groups of 3"):
+        compared(scores, group=3)
 
 
 # -- no rows
