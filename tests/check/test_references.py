@@ -47,10 +47,12 @@ def preferred(pairs: Pairs, actor: Actor, *, of: Of = "the actor", loss: DPO = D
 
 
 @hf.dataflow
-def penalized(prompts: Prompts, actor: Actor, reward: Reward, *, of: Of = "the actor") -> ActorMetrics:
+def penalized(
+    prompts: Prompts, actor: Actor, reward: Reward, *, of: Of = "the actor", kl: float = 0.05
+) -> ActorMetrics:
     rollout = actor.generate(prompts)
     ref = actor.log_probs(rollout) if of == "the actor" else actor.base_log_probs(rollout)
-    rewards = kl_penalized_rewards(rollout, ref, reward.score(prompts, rollout))
+    rewards = kl_penalized_rewards(rollout, ref, reward.score(prompts, rollout), kl=kl)
     return actor.update(hf.merge(Experience, rollout, normalized_returns(rollout, rewards)), loss=Clip())
 
 
@@ -92,7 +94,9 @@ def proximal(prompts: Prompts, actor: Actor, reference: Reference, reward: Rewar
     return actor.update(hf.merge(Experience, now, advantages, reference.log_probs(rollout)), loss=Clip(kl=0.04))
 
 
-@pytest.mark.parametrize("flow", [in_the_loss.given(loss=Clip()), proximal, grpo, ppo, dpo, mutual])
+@pytest.mark.parametrize(
+    "flow", [in_the_loss.given(loss=Clip()), penalized.given(kl=0.0), proximal, grpo, ppo, dpo, mutual]
+)
 def test_other_references(flow: Dataflow[..., Any]) -> None:
     """A loss without a KL only reports it; two policies may be each other's references."""
     assert check(flow, places()).findings == ()
