@@ -17,7 +17,7 @@ from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.queueing import Late, queue_problem
 from hfdsl.protocols.state import no_sync, not_in_flight, sync_methods
 from hfdsl.protocols.worker import Worker
-from hfdsl.types.batches import Batch, schema
+from hfdsl.types.batches import Batch, is_record, no_record, schema
 from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
 from hfdsl.types.dims import Dim
 from hfdsl.types.joining import picked_rows, repeated_rows
@@ -309,7 +309,8 @@ def merge(record: type[BatchT], *parts: Batch) -> BatchT:
     A column that is optional in ``record``, with the default None, is absent if no part has it.
 
     Raises:
-        WiringError: HF204 if no part has a column, HF205 if two parts have it, HF231 if it is absent and required.
+        WiringError: HF204 if no part has a column, HF205 if two parts have it, HF231 if it is absent and required, HF206
+            if ``record`` is no class of records.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -325,6 +326,8 @@ def merge(record: type[BatchT], *parts: Batch) -> BatchT:
     tracer = active_tracer(parts)
     if tracer is not None:
         return tracer.merge(record, parts)  # type: ignore[no-any-return]  # a symbolic record stands for a record
+    if not is_record(record):
+        raise WiringError("HF206", no_record(record))
     columns: dict[str, Any] = {}
     for name in schema(record).fields:
         owners = [part for part in parts if name in schema(type(part)).fields]

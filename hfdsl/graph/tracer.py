@@ -46,7 +46,7 @@ from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
-from hfdsl.types.batches import Batch, nearest, schema
+from hfdsl.types.batches import Batch, is_record, nearest, no_record, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.numbers import brief, count_range, is_count
 from hfdsl.types.rows import GroupedBy
@@ -258,6 +258,8 @@ class Tracer:
 
     def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
         """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""
+        if not is_record(record):
+            return self.definition(DefinitionError("HF206", no_record(record)))
         columns: dict[str, Any] = {}
         owners: dict[str, Any] = {}
         fields, spare = schema(record).fields, schema(record).spare

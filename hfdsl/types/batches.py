@@ -8,12 +8,13 @@ import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar, dataclass_transform, runtime_checkable
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.types.columns import COLUMNS, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.joining import all_present, join_column
+from hfdsl.types.numbers import brief
 from hfdsl.types.values import actual, plain
 
 NameT = TypeVar("NameT")
@@ -296,6 +297,21 @@ def closest(name: str, names: Sequence[str]) -> str:
     """Suggest a name: ``did you mean 'x'?``, or list the names that exist."""
     near = nearest(name, names)
     return f"did you mean '{near}'?" if near is not None else f"there are: {', '.join(names) or 'none'}"
+
+
+def is_record(value: object) -> TypeGuard[type[Batch]]:
+    """Whether a value is a class of records, and not a record.
+
+    >>> class Scores(Batch): ...
+    >>> is_record(Scores), is_record(Batch()), is_record("Scores")
+    (True, False, False)
+    """
+    return isinstance(value, type) and issubclass(value, Batch)
+
+
+def no_record(value: object) -> str:
+    """The problem with a value in the place of a class of records, the first argument of a merge."""
+    return f"hf.merge takes a class of records first, as in hf.merge(Experience, rollout), got {brief(value)}"
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl.errors import DefinitionError
+from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.graph.misuses import MisuseKind
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Pack, Ref, Repeat, RoleCall
 from hfdsl.graph.spans import NOWHERE, Span
@@ -463,6 +464,21 @@ def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.code == "HF610"
     assert "more than 1000 steps were traced: a loop here does not end" in finding.message
     assert finding.primary.span.line == program.body.__code__.co_firstlineno + 3
+
+
+def test_a_merge_takes_its_class_first() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, actor: Actor) -> Rollout:
+        rollout = actor.generate(prompts)
+        return hf.merge(rollout, prompts)  # type: ignore[arg-type]  # a mistake on purpose
+
+    [finding] = program.check().findings
+    message = "hf.merge takes a class of records first, as in hf.merge(Experience, rollout), got "
+    assert (finding.code, finding.message.startswith(message)) == ("HF206", True)
+    assert finding.primary.span.line == program.body.__code__.co_firstlineno + 3
+    record = Prompts(text=["6*7"])
+    with pytest.raises(WiringError, match=f"HF206: {re.escape(message)}Prompts"):
+        hf.merge(record, record)  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("asked", ["rollout.log_probs", "rollout.log_probs > 0", "rollout.misspelled", "len(rollout)"])
