@@ -21,6 +21,7 @@ class MisuseKind(Enum):
     TOO_MANY = "more positional arguments than ports"
     CONTROL = "a symbolic value decides control flow"
     COMPUTE = "arithmetic on a symbolic value"
+    ITEM = "a column is read as an item"
     ASSIGN = "a column of a symbolic value is set"
     FOREIGN = "a value of another trace"
     BAD_COUNT = "a repeat or mini-batch count that is not a positive int"

@@ -309,8 +309,8 @@ def merge(record: type[BatchT], *parts: Batch) -> BatchT:
     A column that is optional in ``record``, with the default None, is absent if no part has it.
 
     Raises:
-        WiringError: HF204 if no part has a column, HF205 if two parts have it, HF231 if it is absent and required, HF206
-            if ``record`` is no class of records.
+        WiringError: HF204 if no part has a column, HF205 if two parts have it, HF206 if ``record`` is no class of
+            records, HF231 if a column is absent and required.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from hfdsl.graph.active import Traced, Tracing
 from hfdsl.graph.fits import python_class
 from hfdsl.graph.misuses import MisuseKind
 from hfdsl.graph.program import ErrorValue
+from hfdsl.graph.signatures import PortType, RecordType
+from hfdsl.types.batches import schema
 
 _BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
@@ -139,12 +141,18 @@ def uncalled(value: object) -> str:
     return f"the uncalled function '{name}'" if callable(value) and name and not isinstance(value, type) else ""
 
 
+def _columns(kind: PortType | None) -> Collection[str]:
+    return schema(kind.record).fields if isinstance(kind, RecordType) else ()
+
+
 def _trap(operator: str) -> Callable[..., Any]:
     def compute(self: Any, *others: object, **_: object) -> Any:
         if isinstance(self._operand, ErrorValue):
             return self
         if operator == "getitem" and isinstance(others[0], Pythonic) and isinstance(others[0]._operand, ErrorValue):
             return others[0]  # indexed by the keys that ``**`` asked for, which was reported
+        if operator == "getitem" and isinstance(others[0], str) and others[0] in _columns(self._type):
+            return self._tracer.misuse(MisuseKind.ITEM, self._shown, others[0], producer=self)
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
 
     return compute

@@ -481,6 +481,25 @@ def test_a_merge_takes_its_class_first() -> None:
         hf.merge(record, record)  # type: ignore[arg-type]  # as above
 
 
+def test_a_column_is_an_attribute_and_an_argument_an_object() -> None:
+    @hf.function
+    def sampled(prompts: Prompts, *, style: Exception) -> Prompts:
+        return prompts
+
+    @hf.dataflow
+    def program(prompts: Prompts) -> Prompts:
+        prompts["text"]  # type: ignore[index]  # as below
+        return sampled(prompts, style=ValueError)  # type: ignore[arg-type]  # a mistake on purpose
+
+    item, argument = program.check().findings
+    assert (item.code, item.message) == (
+        "HF208",
+        "'['text']' on 'prompts': the columns of a record are its attributes",
+    )
+    assert item.notes == ("write .text in place of ['text']",)
+    assert argument.message.endswith("is wired to the class ValueError, of which ValueError(...) is an object")
+
+
 @pytest.mark.parametrize("asked", ["rollout.log_probs", "rollout.log_probs > 0", "rollout.misspelled", "len(rollout)"])
 def test_a_loop_that_waits_for_a_value_ends(asked: str, tmp_path: Path) -> None:
     """It calls nothing, so that no step is traced."""

@@ -44,6 +44,11 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "'{operator}' on '{m.subject}': a dataflow passes values on and does not compute with them",
         "move it into a function decorated with @hf.function",
     ),
+    MisuseKind.ITEM: (
+        "HF208",
+        "'[{m.name!r}]' on '{m.subject}': the columns of a record are its attributes",
+        "write .{m.name} in place of [{m.name!r}]",
+    ),
     MisuseKind.ASSIGN: (
         "HF206",
         "'{m.subject}.{m.name}' cannot be set: a record never changes",

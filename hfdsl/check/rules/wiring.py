@@ -107,6 +107,8 @@ def _actual(m: Mismatch) -> str:
         return f"the role '{value._name}'"
     text = "" if value is None else reprlib.repr(value)
     if text.startswith("<"):  # an object that has no text of its own
+        if isinstance(value, type):
+            return f"the class {value.__name__}, of which {value.__name__}(...) is an object"
         return uncalled(value) or f"an object of class {type(value).__name__}"
     return f"the {type(value).__name__} {text}" if text else "None"
 
