@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import lru_cache
 from math import inf, isnan
@@ -24,6 +24,12 @@ T = TypeVar("T")
 
 PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
 """The types of values in TOML or JSON. A value of another type is not judged here."""
+
+LISTS = (tuple, list, Sequence)
+"""The annotations of a list in TOML or JSON; Python's ``Sequence`` is a string, too."""
+
+TABLES = (dict, Mapping)
+"""The annotations of a table in TOML or JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +136,12 @@ def misfit(annotation: Any, value: Any) -> str | None:
     if origin is Literal:
         is_option = any(value == option and type(value) is type(option) for option in arguments)
         return None if is_option or type(value) not in PLAIN else _wrong_type(annotation, value)
-    if origin is tuple and isinstance(value, (list, tuple)):
+    if origin in LISTS and isinstance(value, (list, tuple)):
         return _misfit_item(annotation, value)
-    if origin in (tuple, dict) and type(value) in PLAIN and not (origin is dict and isinstance(value, dict)):
+    if origin in TABLES and isinstance(value, dict):
+        of_values = ((key, misfit(arguments[1], inner)) for key, inner in value.items())
+        return next((f"[{key!r}] {problem}" for key, problem in of_values if problem is not None), None)
+    if origin in (*LISTS, *TABLES) and type(value) in PLAIN and not (origin is Sequence and isinstance(value, str)):
         return _wrong_type(annotation, value)
     if is_dataclass(annotation) and type(value) in PLAIN:
         return _wrong_type(annotation, value)
@@ -150,12 +159,25 @@ def removed(annotation: Any, value: Any) -> str | None:
 
 def _misfit_item(annotation: Any, values: list[Any] | tuple[Any, ...]) -> str | None:
     """The first item of a list that does not fit."""
-    items = get_args(annotation)
-    items = items[:1] * len(values) if items[1:] == (...,) else items
+    items = item_annotations(annotation, len(values))
     if len(items) != len(values):
         return _wrong_type(annotation, values)
     problems = (misfit(item, value) for item, value in zip(items, values, strict=True))
     return next((f"[{i}] {problem}" for i, problem in enumerate(problems) if problem is not None), None)
+
+
+def item_annotations(annotation: Any, count: int) -> tuple[Any, ...]:
+    """The annotations of the ``count`` items of a list.
+
+    >>> item_annotations(tuple[int, ...], 3), item_annotations(tuple[int, str], 3), item_annotations(list, 1)
+    ((<class 'int'>, <class 'int'>, <class 'int'>), (<class 'int'>, <class 'str'>), (typing.Any,))
+    >>> item_annotations(list[str], 2)
+    (<class 'str'>, <class 'str'>)
+    """
+    items = get_args(annotation)
+    if items[1:] == (...,) or (items and get_origin(annotation) is not tuple):
+        return items[:1] * count
+    return items or (Any,) * count
 
 
 def _out_of_bounds(bounds: Within | None, value: Any) -> str | None:
@@ -191,6 +213,8 @@ def annotation_text(annotation: Any) -> str:
 
     >>> annotation_text(int | None), annotation_text(Literal["a", "b"]), annotation_text(tuple[float, ...])
     ('int or None', "'a' or 'b'", 'a list of float')
+    >>> annotation_text(list[str]), annotation_text(dict[str, float])
+    ('a list of str', 'a table')
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if is_union(annotation):
@@ -199,10 +223,12 @@ def annotation_text(annotation: Any) -> str:
         return annotation_text(arguments[0])
     if origin is Literal:
         return " or ".join(map(repr, arguments))
-    if origin is tuple:
+    if origin in LISTS:
         listed = arguments[:1] if arguments[1:] == (...,) else arguments
         return f"a list of {', '.join(map(annotation_text, listed))}"
-    if origin in (dict, Mapping) or annotation is dict:
+    if annotation in LISTS:
+        return "a list"
+    if origin in TABLES or annotation in TABLES:
         return "a table"
     if is_dataclass(annotation):
         return f"a table of {getattr(annotation, '__name__', annotation)}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import inf, isinf, isnan, nan
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
@@ -52,3 +53,26 @@ def test_a_number_is_within_bounds_that_it_meets_and_finite_or_a_limit(
 )
 def test_a_message_says_finite_where_only_that_is_missing(within: Within, number: float, message: str | None) -> None:
     assert misfit(Annotated[float, within], number) == message
+
+
+SIZE = Annotated[int, Within(at_least=1)]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "message"),
+    [
+        (list[SIZE], [1, 0], "[1] must be at least 1, got 0"),
+        (Sequence[SIZE], (1, "a"), "[1] takes int, got 'a'"),
+        (Sequence[SIZE], 1, "takes a list of int, got 1"),
+        (Sequence[str], "ab", None),
+        (list[str], "ab", "takes a list of str, got 'ab'"),
+        (list[str], {}, "takes a list of str, got {}"),
+        (dict[str, SIZE], {"a": 1, "b": 0}, "['b'] must be at least 1, got 0"),
+        (Mapping[str, list[SIZE]], {"a": [0]}, "['a'] [0] must be at least 1, got 0"),
+        (Mapping[str, SIZE], [1], "takes a table, got [1]"),
+        (list[SIZE], [], None),
+        (list, [1, "a"], None),
+    ],
+)
+def test_the_items_of_lists_and_tables_fit(annotation: Any, value: object, message: str | None) -> None:
+    assert misfit(annotation, value) == message

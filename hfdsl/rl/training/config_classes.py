@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, fields, make_dataclass
@@ -77,24 +78,54 @@ def table_class(name: str, role: type[Worker]) -> type | None:
     parameters = constructor_parameters(role)
     if not parameters:
         return None
-    annotation = get_type_hints(role.__init__).get(parameters[0].name)
-    if len(parameters) == 1 and is_dataclass_type(annotation):
-        return annotation
-    return arguments_class(role.__init__, parameters, f"{name.title()}Arguments")
+    try:
+        annotation = _annotations(role.__init__).get(parameters[0].name)
+        if len(parameters) == 1 and is_dataclass_type(annotation):
+            return annotation
+        return arguments_class(role.__init__, parameters, f"{name.title()}Arguments")
+    except ConfigError as error:
+        error.field = f"roles.{name}"
+        raise
 
 
 def constructor_parameters(role: type[Worker]) -> list[inspect.Parameter]:
-    """The parameters of a role's constructor, without ``self``."""
-    return [] if role.__init__ is object.__init__ else list(inspect.signature(role.__init__).parameters.values())[1:]
+    """The parameters of a role's constructor that have names, without ``self``."""
+    if role.__init__ is object.__init__:
+        return []
+    parameters = list(inspect.signature(role.__init__).parameters.values())[1:]
+    return [parameter for parameter in parameters if parameter.kind not in _OF_ANY_NAME]
+
+
+_OF_ANY_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _annotations(function: Any) -> dict[str, Any]:
+    """The evaluated annotations of a function."""
+    try:
+        return get_type_hints(function)
+    except Exception as error:  # noqa: BLE001  # an annotation is an expression, which may raise anything
+        text = f"the annotations of {function.__qualname__} cannot be evaluated: {error}"
+        raise ConfigError("HF901", f"{text}; a table is read by them, so import what they name at run time") from None
 
 
 def arguments_class(function: Any, parameters: Iterable[inspect.Parameter], name: str) -> type:
-    """Make a dataclass whose fields are these parameters of a function."""
-    annotations = get_type_hints(function)
+    """Make a dataclass whose fields are these parameters of a function.
+
+    Raises:
+        ConfigError: HF901 for one without an annotation, or with one that cannot be evaluated.
+    """
+    annotations = _annotations(function)
     field_specs: list[tuple[str, Any, Any]] = []
     for parameter in parameters:
         if parameter.name not in annotations:
             raise ConfigError("HF901", f"parameter '{parameter.name}' of {function.__qualname__} has no annotation")
-        default = field() if parameter.default is parameter.empty else field(default=parameter.default)
+        default = field() if parameter.default is parameter.empty else _field(parameter.default)
         field_specs.append((parameter.name, annotations[parameter.name], default))
     return make_dataclass(name, field_specs, frozen=True, kw_only=True)
+
+
+def _field(default: Any) -> Any:
+    """A field with a default; of one that can change, such as a list, every object has a copy of its own."""
+    if type(default).__hash__ is None:
+        return field(default_factory=lambda: copy.deepcopy(default))
+    return field(default=default)

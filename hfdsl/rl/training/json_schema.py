@@ -36,7 +36,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.toml.tables import as_table
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, required
-from hfdsl.types.bounds import Within, bounds_of, is_union
+from hfdsl.types.bounds import LISTS, TABLES, Within, bounds_of, is_union
 
 JsonSchema: TypeAlias = dict[str, Any]
 
@@ -50,8 +50,8 @@ PLAIN: Mapping[Any, JsonSchema] = {
     float: {"type": "number"},
     str: {"type": "string"},
     Any: {},
-    tuple: {"type": "array"},
-    dict: {"type": "object"},
+    **{annotation: {"type": "array"} for annotation in LISTS},
+    **{annotation: {"type": "object"} for annotation in TABLES},
 }
 
 
@@ -135,12 +135,12 @@ class _Writer:
             return self._reference(annotation)
         if origin is Literal:
             return {"enum": list(arguments)}
-        if origin is tuple and arguments[1:] == (...,):
+        if origin in LISTS and (origin is not tuple or arguments[1:] == (...,)):
             return {"type": "array", "items": self._value(arguments[0])}
         if origin is tuple:
             count = len(arguments)
             return {"type": "array", "items": [*map(self._value, arguments)], "minItems": count, "maxItems": count}
-        if origin in (dict, Mapping):
+        if origin in TABLES and arguments[0] in (str, Any):
             return {"type": "object", "additionalProperties": self._value(arguments[1])}
         return None
 

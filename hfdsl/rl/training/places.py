@@ -114,4 +114,4 @@ class CallPlace:
 def _is_of(field: str, change: str) -> bool:
     """Whether a change is of the field, or of one above it."""
     name = change.partition("=")[0].strip()
-    return f"{field}.".startswith(f"{name}.") or field == f"dims.{name}"
+    return f"{field}.".startswith((f"{name}.", f"{name}[")) or field == f"dims.{name}"

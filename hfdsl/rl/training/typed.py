@@ -39,7 +39,16 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.types.batches import closest, nearest
-from hfdsl.types.bounds import annotation_text, annotations_of, is_union, misfit, removed
+from hfdsl.types.bounds import (
+    LISTS,
+    TABLES,
+    annotation_text,
+    annotations_of,
+    is_union,
+    item_annotations,
+    misfit,
+    removed,
+)
 
 T = TypeVar("T")
 
@@ -53,8 +62,9 @@ KIND = "kind"
 def build(kind: type[T], table: Any, path: str = "") -> T:
     """The dataclass ``kind`` with the values of a table.
 
-    A field takes ``bool``, ``int``, ``float``, ``str``, a ``Literal``, a tuple, a dict, another dataclass, or a union
-    of these; if it takes several dataclasses, the table names one as its ``kind``.
+    A field takes ``bool``, ``int``, ``float``, ``str``, a ``Literal``, a tuple, a list, a sequence, a dict with strings
+    as keys, another dataclass, or a union of these; if it takes several dataclasses, the table names one as its
+    ``kind``.
 
     Raises:
         ConfigError: HF901 naming the field, what it takes, and what it got.
@@ -107,18 +117,19 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
         if type(value) is not annotation and not (annotation is float and type(value) is int):
             raise _wrong(annotation, value, path)  # isinstance would take True as an int
         return annotation(value)
-    if origin is tuple or annotation is tuple:
-        return _tuple(annotation, value, path)
-    if origin in (dict, Mapping) or annotation is dict:
+    if origin in LISTS or annotation in LISTS:
+        return _list(annotation, value, path)
+    if (origin in TABLES and arguments[0] in (str, Any)) or annotation in TABLES:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise _wrong(annotation, value, path)
         item = arguments[1] if arguments else Any
         return {key: value_of(item, inner, joined(path, key)) for key, inner in value.items()}
     if annotation is Any:
         return value
-    raise ConfigError(
-        "HF901", f"{path} is declared as {annotation_text(annotation)}, which a table cannot express", path
-    )
+    shown = annotation_text(annotation)
+    if origin in TABLES:
+        shown = f"a table whose keys are {annotation_text(arguments[0])}"
+    raise ConfigError("HF901", f"{path} is declared as {shown}, which a table cannot express", path)
 
 
 def _dataclass(kind: type, value: Any, path: str) -> Any:
@@ -143,7 +154,7 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
             errors.append(ConfigError("HF901", f"'{joined(path, name)}' {problem}", joined(path, name)))
         elif name in value and not (value[name] is None and not required(field) and field.default is None):
             try:
-                completed = _completed(value[name], field.default)
+                completed = _completed(value[name], _default_of(field, annotations[name]))
                 arguments[name] = value_of(annotations[name], completed, joined(path, name))
             except ConfigError as error:
                 errors.append(error)
@@ -173,6 +184,13 @@ def _completed(value: Any, default: Any) -> Any:
         return value
     defaults = {field.name: getattr(default, field.name) for field in fields(default) if field.init}
     return defaults | {name: _completed(inner, defaults.get(name)) for name, inner in value.items()}
+
+
+def _default_of(field: Field[Any], annotation: Any) -> Any:
+    """The default of a field; ``MISSING`` if it has none, or only what its class is without arguments."""
+    if field.default_factory in (MISSING, annotation):
+        return field.default
+    return field.default_factory()
 
 
 def together(errors: Iterable[ConfigError]) -> ConfigError:
@@ -231,27 +249,15 @@ def _only_fitting(classes: Mapping[str, type], value: Mapping[str, Any]) -> str 
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _tuple(annotation: Any, value: Any, path: str) -> Any:
+def _list(annotation: Any, value: Any, path: str) -> list[Any] | tuple[Any, ...]:
+    """A list for an annotation of one, and a tuple for a tuple or a sequence."""
     if not isinstance(value, (list, tuple)):
         raise _wrong(annotation, value, path)
     items = item_annotations(annotation, len(value))
     if len(items) != len(value):
         raise _wrong(annotation, value, path)
-    return tuple(
-        value_of(item, inner, f"{path}[{i}]") for i, (item, inner) in enumerate(zip(items, value, strict=True))
-    )
-
-
-def item_annotations(annotation: Any, count: int) -> tuple[Any, ...]:
-    """The annotations of the ``count`` items of a tuple.
-
-    >>> item_annotations(tuple[int, ...], 3), item_annotations(tuple[int, str], 3), item_annotations(tuple, 1)
-    ((<class 'int'>, <class 'int'>, <class 'int'>), (<class 'int'>, <class 'str'>), (typing.Any,))
-    """
-    items = get_args(annotation)
-    if items[1:] == (...,):
-        return items[:1] * count
-    return items or (Any,) * count
+    built = [value_of(item, inner, f"{path}[{i}]") for i, (item, inner) in enumerate(zip(items, value, strict=True))]
+    return built if list in (annotation, get_origin(annotation)) else tuple(built)
 
 
 def _wrong(annotation: Any, value: Any, path: str) -> ConfigError:

@@ -19,7 +19,7 @@ from hfdsl.rl.training.toml.syntax import syntax_problem
 from hfdsl.rl.training.toml.values import REFERENCE, FieldReference, key_text, value_text
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, together, value_of
 from hfdsl.types.batches import closest, nearest
-from hfdsl.types.bounds import is_union
+from hfdsl.types.bounds import TABLES, is_union
 from hfdsl.types.foreign_text import is_unicode, parse_toml
 from hfdsl.types.numbers import MAX_COUNT, brief
 
@@ -166,8 +166,8 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
             if not holding:
                 raise no_field(classes[0], path, part)
             kind = str if part == KIND and part not in hints(holding[0]) else hints(holding[0])[part]
-        elif any(get_origin(option) is dict or option in (dict, Any) for option in options):
-            inner = next((get_args(option) for option in options if get_origin(option) is dict), ())
+        elif any(get_origin(option) in TABLES or option in (*TABLES, Any) for option in options):
+            inner = next((get_args(option) for option in options if get_origin(option) in TABLES), ())
             kind = inner[1] if inner else Any
         else:
             raise ConfigError("HF901", f"'{path}' has no fields, but '{joined(path, part)}' names one", path)
