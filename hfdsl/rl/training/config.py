@@ -295,7 +295,7 @@ def _tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> Iterator[
             continue
         if name in parts.roles:
             problem = f"'{name}' is a role of class {parts.roles[name].__name__}, which takes no table"
-            text = f'{problem}; name a class that takes one: [roles] {name} = "module:Class"'
+            text = f'{problem}; remove [{name}], or name a class that takes one: [roles] {name} = "module:Class"'
         else:
             tabled = [role for role in parts.roles if role in field_names]
             text = f"there is no role '{name}'; the roles with a table are {', '.join(tabled)}"

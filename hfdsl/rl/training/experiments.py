@@ -64,6 +64,8 @@ def checked(report: hf.Report, loaded: Loaded | None, table: str = "") -> hf.Rep
 def compiled(experiment: hf.Experiment, loaded: Loaded | None = None, table: str = "") -> CompiledPlan:
     """The plan of the dataflow that a table names; with ``loaded``, findings are at the keys of its file.
 
+    It has a name of its own among the plans of ``loaded``, which run on the same workers.
+
     Raises:
         CheckError: with the report, if a check finds errors.
     """
@@ -71,4 +73,9 @@ def compiled(experiment: hf.Experiment, loaded: Loaded | None = None, table: str
         plan = experiment.compile()
     except hf.CheckError as error:
         raise hf.CheckError(checked(error.report, loaded, table)) from None
-    return replace(plan, report=checked(plan.report, loaded, table))
+    plan = replace(plan, report=checked(plan.report, loaded, table))
+    if loaded is None or not table:
+        return plan
+    before = (loaded.algorithm, loaded.update if table == "evaluation" else None)
+    is_taken = any(flow.trace().name == plan.name for flow in before if flow is not None)
+    return replace(plan, graph=replace(plan.graph, name=f"{table} {plan.name}")) if is_taken else plan

@@ -54,7 +54,7 @@ class EvaluationConfig:
     """Steps between two evaluations."""
     algorithm: str = EVALUATE
     """The dataflow, as ``module:name`` or ``file.py:name``; a role that the run lacks has a table of its own."""
-    dims: dict[str, int] = field(default_factory=dict)
+    dims: dict[str, Count] = field(default_factory=dict)
     """Sizes that differ from those of the run, by the names of dims."""
     held_out: bool = True
     """Whether training skips rows with the text of an evaluation row."""
@@ -192,13 +192,13 @@ class RunConfig:
     """Role classes other than those of the dataflow's parameters, by role, as ``module:name`` or ``file.py:name``."""
     deployment: DeploymentConfig
     """The placements of roles: a table, or the path of a TOML file with that table."""
-    dims: dict[str, int]
+    dims: dict[str, Count]
     """Sizes, by the names of dims."""
     data: DataConfig
     """The training data."""
     steps: Count
     """The number of steps in the run."""
-    seed: int = 0
+    seed: Annotated[int, Within(at_least=0)] = 0
     """The seed of every random stream of the run."""
     output: str
     """The folder for configuration, metrics, samples and checkpoints, relative to the current folder."""

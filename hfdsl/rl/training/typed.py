@@ -158,12 +158,8 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
                 arguments[name] = value_of(annotations[name], completed, joined(path, name))
             except ConfigError as error:
                 errors.append(error)
-    problems = {name: misfit(bounded[name], argument) for name, argument in arguments.items() if name in bounded}
-    errors += [
-        ConfigError("HF901", f"'{joined(path, name)}' {problem}", joined(path, name))
-        for name, problem in problems.items()
-        if problem is not None
-    ]
+    for name, argument in arguments.items():
+        errors += _misfits(bounded[name], argument, joined(path, name)) if name in bounded else ()
     if errors:
         raise together(errors)
     try:
@@ -171,6 +167,19 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
     except (HfError, ValueError, TypeError) as error:
         message = error.message if isinstance(error, HfError) else str(error)
         raise ConfigError("HF901", f"{path or kind.__name__}: {message}", _subject(message, path, declared)) from None
+
+
+def _misfits(annotation: Any, value: Any, path: str) -> Iterator[ConfigError]:
+    """An error for each number that is out of the bounds of its annotation, also in a list or a table."""
+    origin = get_origin(annotation)
+    if origin in LISTS and isinstance(value, (list, tuple)):
+        for i, (item, inner) in enumerate(zip(item_annotations(annotation, len(value)), value, strict=True)):
+            yield from _misfits(item, inner, f"{path}[{i}]")
+    elif origin in TABLES and isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _misfits(get_args(annotation)[1], inner, joined(path, key))
+    elif (problem := misfit(annotation, value)) is not None:
+        yield ConfigError("HF901", f"'{path}' {problem}", path)
 
 
 def _completed(value: Any, default: Any) -> Any:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
+import hfdsl as hf
 from hfdsl.errors import ConfigError
-from hfdsl.rl.batches import Pairs, Scores
-from hfdsl.rl.functions import pair_outcome
+from hfdsl.rl.batches import Outcome, Pairs, Prompts, Scores
+from hfdsl.rl.functions import outcome, pair_outcome
 from hfdsl.rl.training.algorithms import PPO
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import from_config, from_table, load
@@ -64,6 +65,25 @@ def test_the_run_has_the_roles_of_both(tmp_path: Path) -> None:
     experiments = dict(Experiments.of(loaded).items())
     assert list(experiments["evaluation"].compile().graph.roles) == ["policy", "judge"]
     assert list(experiments[""].compile().graph.roles) == ["policy", "reward"]
+
+
+@hf.dataflow
+def following(prompts: Prompts, policy: toy.Policy, reward: toy.Follows) -> Outcome:
+    """An evaluation with the name of the training's dataflow."""
+    rollout = policy.generate(prompts, width=2, greedy=True)
+    return outcome(rollout, reward.score(prompts, rollout))
+
+
+def test_an_evaluation_may_have_the_name_of_the_training(tmp_path: Path) -> None:
+    table = toy.table(tmp_path, steps=2)
+    assert from_table(table).algorithm.trace().name == following.trace().name
+    table["evaluation"]["algorithm"] = f"{__name__}:following"
+    train(from_table(table))
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert ["held_out/score" in record for record in records] == [True, False, True]
+    train(from_table({**table, "steps": 4}), resume=True)
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
 
 
 def test_its_role_is_configured_by_changes_and_read_again(tmp_path: Path) -> None:

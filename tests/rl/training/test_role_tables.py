@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import hfdsl as hf
+from hfdsl import Dispatch, register
 from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import Span
+from hfdsl.rl.batches import Prompts, Scores
 from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import Loaded, from_table, load
 from hfdsl.rl.training.json_schema import json_schema
@@ -45,6 +48,12 @@ class Listed(Follows):
 
 class Keyed(Follows):
     def __init__(self, by_size: dict[int, float]) -> None: ...
+
+
+class Other(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, prompts: Prompts) -> Scores:
+        return Scores(score=prompts.mask.tensor.sum(1).float())
 
 
 class Unreadable(Follows):
@@ -144,3 +153,16 @@ def test_a_constructor_that_cannot_be_read_is_one_of_its_name(tmp_path: Path) ->
         load(file)
     assert isinstance(caught.value.span, Span)
     assert file.read_text().splitlines()[caught.value.span.line - 1].startswith("reward = ")
+
+
+def test_a_class_of_another_type_is_one_of_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(to_toml(table(tmp_path, roles={"reward": f"{__name__}:Other"})))
+    [finding] = [f for report in ConfigCheck().reports(load(file)) for f in report if f.code == "HF515"][:1]
+    assert finding.primary.span.file == str(file)
+    assert file.read_text().splitlines()[finding.primary.span.line - 1].startswith("reward = ")
+
+
+def test_an_empty_table_of_a_role_without_arguments_is_to_be_removed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"which takes no table; remove \[reward\], or name a class that takes one"):
+        from_table(table(tmp_path, reward={}))

@@ -37,8 +37,15 @@ DECIDING: Mapping[str, tuple[str, ...]] = {
 An option whose value the message states goes before them.
 """
 
+OF_CLASSES = frozenset({"HF515", "HF516"})
+"""Findings on the class of a role, which ``[roles]`` names, rather than on its placement."""
+
 ENGINE = re.compile(r"'(\w+)' samples with")
 """The name of the role in HF943 whose engine it is about."""
+
+
+ROLE = re.compile(r"role '(\w+)'")
+"""The role that a finding on its class is about."""
 
 
 def relocated(report: Report, loaded: Loaded, sizes: Mapping[str, str], table: str = "") -> Report:
@@ -58,6 +65,9 @@ def is_installed(span: Span) -> bool:
 
 def _relocated(finding: Finding, loaded: Loaded, sizes: Mapping[str, str], table: str) -> Finding:
     primary = finding.primary
+    role = ROLE.match(finding.message) if finding.code in OF_CLASSES else None
+    if loaded.places is not None and role is not None and role[1] in loaded.config.roles:
+        return replace(finding, primary=loaded.places.label(f"roles.{role[1]}"))
     if loaded.places is None or not (primary.span == NOWHERE or is_installed(primary.span)):
         return finding
     field_name = next(_fields(finding, loaded, sizes, table))

@@ -41,7 +41,8 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
     length = config.dims.get("P", 0) + config.dims.get("R", 0)
     for role, model in _models(config, roles):
         values, field = model_config(model), f"{role}.model"
-        words, longest, ends = (values.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
+        words, longest = (_size(values.get(name)) for name in ("vocab_size", "max_position_embeddings"))
+        ends = values.get("eos_token_id")
         if words is not None and tokens is not None and words < tokens:
             yield ModelMismatch(
                 code="HF904",
@@ -73,6 +74,11 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                 because=f"it ends a response with {end}",
                 value=end,
             )
+
+
+def _size(value: object) -> int | None:
+    """A size of a model; None for anything else."""
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _models(config: RunConfig, roles: Iterable[str]) -> Iterator[tuple[str, ModelConfig]]:
