@@ -235,7 +235,7 @@ CODES: dict[str, Code] = {
     "HF810": Code("ranks that disagree on whether an optional column is present"),
     "HF811": Code("a row that a ready-made role cannot process"),
     "HF812": Code("a configuration that lacks what a ready-made role needs"),
-    "HF813": Code("a tensor-parallel size that does not divide the model"),
+    "HF813": Code("a mesh that does not divide the model"),
     "HF820": Code("a value that is not finite where its column is declared finite"),
     "HF821": Code("two threads or two streams that step one run"),
     "HF840": Code("a step that lost processes"),

@@ -71,6 +71,7 @@ NONSENSE: list[tuple[type, str, Any]] = [
     *((w.GenerationConfig, "max_tokens", value) for value in (0, -1)),
     (w.GenerationConfig, "engine", "plane"),
     *((w.OptimizerConfig, "betas", value) for value in ([0.9, 1.0], [-0.1, 0.9], [0.9])),
+    *((w.OptimizerConfig, "epsilon", value) for value in (0, 0.0, math.nan, math.inf)),
     *((w.OptimizerConfig, name, -1.0) for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm")),
     (w.OptimizerConfig, "schedule", "cosin"),
     (w.OptimizerConfig, "min_lr_ratio", 1.5),

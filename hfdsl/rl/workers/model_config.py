@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
 from hfdsl.errors import ConfigError
-from hfdsl.rl.fields import Count, Limit, NonNegative, Share, Temperature, check_fields
+from hfdsl.rl.fields import Count, Limit, NonNegative, Positive, Share, Temperature, check_fields
 from hfdsl.types.bounds import Removed, Within
 
 FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -64,7 +64,7 @@ class OptimizerConfig:
     betas: tuple[DecayRate, DecayRate] = (0.9, 0.95)
     """The decay rates of AdamW's two moments. The second is usual for language models; AdamW's default is 0.999."""
 
-    epsilon: NonNegative = 1e-8
+    epsilon: Positive = 1e-8
     """AdamW's addend to the denominator, which bounds steps where gradients are tiny; usually 1e-8."""
 
     weight_decay: NonNegative = 0.0

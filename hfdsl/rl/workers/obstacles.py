@@ -67,6 +67,7 @@ def obstacles(mesh: Mesh, config: ModelRoleConfig) -> list[Obstacle]:
 def _of_model_role(mesh: Mesh, config: ModelRoleConfig) -> Iterator[Obstacle]:
     yield from model_obstacles(config.model)
     yield from _of_packing(config)
+    yield from _of_stages(mesh)
     yield from _of_slices(mesh, config)
     if not isinstance(config, (ReferenceConfig, RewardConfig)) and config.lora is not None:
         yield from _of_adapter(config.model, config.lora)
@@ -112,6 +113,18 @@ def attention_problem(attention: str) -> str | None:
     if attention == "sdpa" or attention.startswith("flash_attention"):
         return None
     return f"attention={attention!r} does not support sequences of different lengths; 'sdpa' does"
+
+
+def _of_stages(mesh: Mesh) -> Iterator[Obstacle]:
+    """A model is not cut into pipeline stages: each of them would have all of it, and repeat all work."""
+    if mesh.pp > 1:
+        yield Obstacle(
+            "HF813",
+            f"pp = {mesh.pp} does not divide the model: a ready-made role has no pipeline stages, so that {mesh.pp} "
+            "ranks would repeat the work of one",
+            "mesh",
+            help=f"use the axes dp and tp alone, such as dp = {mesh.dp * mesh.pp} and tp = {mesh.tp}",
+        )
 
 
 def _of_slices(mesh: Mesh, config: ModelRoleConfig) -> Iterator[Obstacle]:

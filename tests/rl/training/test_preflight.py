@@ -623,3 +623,16 @@ def test_a_file_in_another_encoding_has_the_line_of_its_first_other_byte() -> No
 def test_a_byte_order_mark_is_passed_over() -> None:
     Path("run.toml").write_bytes(b"\xef\xbb\xbfa = 1\r\n")
     assert read_toml("run.toml") == {"a": 1}
+
+
+# -- meshes
+
+
+@pytest.mark.parametrize("placed", ["default", "roles.actor"])
+def test_pipeline_stages_of_a_model_are_one_of_the_mesh(placed: str) -> None:
+    default = "" if placed == "default" else 'default = { pool = "all" }\n'
+    mesh = f'{default}{placed} = {{ pool = "all", mesh = {{ pp = 2, dp = 2 }} }}\n'
+    text = RUN.replace("processes = [2]", "processes = [4]").replace('default = { pool = "all" }\n', mesh)
+    found = [finding for finding in findings(text) if finding.code == "HF813"]
+    assert {finding.primary.span.line for finding in found} == {line(text, "pp = 2")}
+    assert found[0].message.startswith("'actor': pp = 2 does not divide the model")

@@ -213,6 +213,7 @@ def test_the_check_reports_what_the_constructor_raises(
         (w.Actor, actor(lora=Lora(4, targets=("query_proj",)), model=model({"model_type": "gemma"})), WHOLE),
         (w.Verifier, w.VerifierConfig("spell_backward", tokenizer="math:sqrt"), WHOLE),
         (w.Verifier, w.VerifierConfig(function="math:sqrt"), WHOLE),
+        (w.Verifier, w.VerifierConfig(function="math:sqrt"), hf.Mesh(pp=2, dp=2)),  # it has no model
         (w.ServedPolicy, served("https://u:p@host:8000/v1?key=1"), WHOLE),
         (w.Judge, judge(question="{{}} {prompt:>4} {response!r} {task[answer][0].real}"), WHOLE),
         (w.Judge, judge(question="", pattern=""), WHOLE),
@@ -227,6 +228,32 @@ def test_nothing_is_reported_of_roles_that_can_be_constructed(
     role: type[hf.Worker], config: Any, mesh: hf.Mesh
 ) -> None:
     assert reported(role, config, mesh) == []
+
+
+STAGES = "pp = 2 does not divide the model: a ready-made role has no pipeline stages"
+
+
+@pytest.mark.parametrize(
+    ("role", "config"),
+    [
+        (w.Actor, tiny.ACTOR),
+        (w.Critic, tiny.CRITIC),
+        (w.RewardLearner, tiny.CRITIC),
+        (w.Reference, w.ReferenceConfig(tiny.MODEL)),
+        (w.RewardModel, w.RewardConfig(tiny.MODEL)),
+        (w.Sampler, SAMPLER),
+        (w.InFlightSampler, SAMPLER),
+    ],
+)
+def test_a_model_has_no_pipeline_stages(role: type[hf.Worker], config: Any) -> None:
+    """Every stage of a mesh would have all of it."""
+    mesh = hf.Mesh(pp=2, dp=2)
+    report = FLOWS.get(role, scored).check(placed(role, config, mesh), {B: 8, P: tiny.PROMPT, R: tiny.RESPONSE})
+    [finding] = [finding for finding in report if finding.code == "HF813"]
+    assert finding.message.startswith(f"'role': {STAGES}")
+    assert finding.notes == ("use the axes dp and tp alone, such as dp = 4 and tp = 1",)
+    with on(mesh), pytest.raises(ResourceError, match=f"HF813: {STAGES}"):
+        role(config)
 
 
 def test_slices_that_a_policy_gathers_to_sample_can_be_captured() -> None:

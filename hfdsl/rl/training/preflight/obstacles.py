@@ -18,21 +18,21 @@ REFERENCES: Final[Mapping[str, tuple[object, ...]]] = {"tokenizer": (FieldRefere
 def roles_can_be_constructed(subject: Subject) -> Iterator[Finding]:
     """No role states an obstacle to its construction."""
     for role, _, obstacle in obstructed(subject.deployment):
-        field = _field(role, obstacle.setting)
+        field = _field(subject, role, obstacle.setting)
         if subject.has(field):
             values = REFERENCES.get(obstacle.setting, obstacle.values)
             yield subject.finding(
                 obstacle.code,
                 message(role, obstacle),
                 field,
-                related={_field(role, setting): text for setting, text in obstacle.conflicts},
+                related={_field(subject, role, setting): text for setting, text in obstacle.conflicts},
                 changes=[SetField(field, value) for value in values],
                 advice=obstacle.help,
             )
 
 
-def _field(role: str, setting: str) -> str:
+def _field(subject: Subject, role: str, setting: str) -> str:
     """The field of a setting of a role, or of its mesh."""
     if setting == "mesh":
-        return f"deployment.roles.{role}.mesh"
+        return f"deployment.{f'roles.{role}' if role in subject.config.deployment.roles else 'default'}.mesh"
     return f"{role}.{setting}" if setting else role
