@@ -57,11 +57,11 @@ def scheduled(
             layout = ValueLayout(export.group, export.ranks, lists=True)
             changed[node] = replace(export, layout=layout, parts=tuple(syncs))
             changed |= {load.node: replace(load, sync=sync) for load, sync in zip(loads, syncs, strict=True)}
-        elif parameters := _exported_parameters(export, sync_of.values()):
-            shared = any(load.group == export.group for load in loads)
-            changed[node] = replace(
-                export, exports=WholeExport(parameters, shared and _exports_held(export, deployment))
-            )
+        else:
+            parameters = _exported_parameters(export, sync_of.values())
+            is_shared = any(load.group == export.group for load in loads) and _exports_held(export, deployment)
+            if parameters or is_shared:
+                changed[node] = replace(export, exports=WholeExport(parameters, is_shared))
     return [changed.get(step.node, step) for step in steps]
 
 

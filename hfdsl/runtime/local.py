@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
+from copy import copy
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import finalize
 
 from hfdsl.errors import HfError
+from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
@@ -171,7 +173,7 @@ class _LocalGroup(AxisGroup):
 
 
 class _LocalPayload:
-    """A payload passed by reference: its reader gets the producer's own memory."""
+    """A payload passed by reference: its reader gets the producer's own memory, of what is no batch a copy."""
 
     def __init__(self, content: PayloadContent, producers: Mapping[int, str]) -> None:
         self._keys = tuple(content)
@@ -182,12 +184,32 @@ class _LocalPayload:
         self._values = {node: StoredValue.of(producers[node], columns) for node, columns in values.items()}
 
     def read(self) -> PayloadContent:
-        return {key: _arriving(self._values[key.node].read(key.column)) for key in self._keys}
+        return {key: _arriving(key.column, self._values[key.node].read(key.column)) for key in self._keys}
 
 
-def _arriving(value: Any) -> Any:
-    """A value as its reader gets it: a load reads weights from the producer's memory."""
-    return value.arriving() if hasattr(value, "arriving") else value
+def _arriving(column: str, value: Any) -> Any:
+    """A value as its reader gets it: a load reads weights from the producer's memory, or keeps what it gets."""
+    if hasattr(value, "arriving"):
+        return value.arriving()
+    return _apart(value, {}) if column == VALUE else value
+
+
+def _apart(value: Any, copies: dict[int, Any]) -> Any:
+    """A value with arrays of its own, as from another process; other objects are the same ones.
+
+    ``copies`` are by the identity of what they are copies of, as tied weights are one array under several names.
+    """
+    if type(value) in (list, tuple):
+        return type(value)(_apart(item, copies) for item in value)
+    if type(value) in (dict, OrderedDict):
+        apart = copy(value)
+        apart.update((name, _apart(item, copies)) for name, item in value.items())
+        return apart
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return value
+    if id(value) not in copies:
+        copies[id(value)] = value.detach().clone() if hasattr(value, "untyped_storage") else copy(value)
+    return copies[id(value)]
 
 
 class LocalBackend:
