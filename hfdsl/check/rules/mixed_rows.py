@@ -125,11 +125,12 @@ def rows_are_kept_apart(context: Context) -> Iterator[Finding]:
             continue
         seen.add(signature.body)
         definition = definition_of(signature.body)
-        mixes = () if definition is None else _Body.of(signature, definition).mixed()
+        mixed = () if definition is None else _Body.of(signature, definition).mixed()
         may_be_cut = may_get_a_part(node, signature)
-        mixed = next(((node, mix) for node, mix in mixes if may_be_cut or mix == "repeated groups"), None)
-        if mixed is not None:
-            yield _finding(node, signature, *mixed)
+        for expression, mix in mixed:
+            if may_be_cut or mix == "repeated groups":
+                yield _finding(node, signature, expression, mix)
+                break
 
 
 def _finding(node: Node, signature: Signature, mixed: ast.expr, mix: Mix) -> Finding:
@@ -207,9 +208,9 @@ class _Body:
                     self.assign([target], self.combined(value, [self.names.get(name), self.value(value)]))
                 case ast.Return(ast.Call(keywords=columns) as call):
                     self.returned = self.value(call)
-                    if not self.mixing:
-                        statistics = [column.value for column in columns if self.value(column.value) == "statistic"]
-                        self.mixing += [(statistic, "statistic") for statistic in statistics]
+                    for column in columns if not self.mixing else ():
+                        if self.value(column.value) == "statistic":
+                            self.mixing.append((column.value, "statistic"))
                 case ast.Return(ast.expr() as value):
                     self.returned = self.value(value)
                 case ast.Expr(value):
