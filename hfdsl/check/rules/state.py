@@ -137,6 +137,10 @@ def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, N
     source = writer.role
     exported = effect.state in methods_with(roles[source], "exports")
     fix = f"hf.sync({source}, {role}) after '{writer.label}'"
+    separate = (
+        f"or, if another dataflow refreshes '{role}' now and then, give its weights a state of another name, which "
+        f"'{source}' exports by a second method"
+    )
     return Finding(
         "HF510",
         f"'{node.label}' reads '{effect.state}', which '{writer.label}' trains, but '{role}' never loads it",
@@ -146,6 +150,7 @@ def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, N
             fix
             if exported
             else f"give {context.program.graph.roles[source].__name__} a method with @hf.exports, then {fix}",
+            separate,
         ),
     )
 
