@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from numbers import Integral
+from operator import index
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -299,7 +301,8 @@ def build_context(
 def _sizes_of(dim: object, requested: Any) -> tuple[int, ...]:
     """The sizes given for a dim, each once; none if one of them is not a size."""
     sizes: tuple[Any, ...] = tuple(requested) if isinstance(requested, (tuple, list)) else (requested,)
-    all_counts = all(is_count(size) for size in sizes)
+    sizes = tuple(size if isinstance(size, bool) or not isinstance(size, Integral) else index(size) for size in sizes)
+    all_counts = all(is_count(size) for size in sizes)  # NumPy's are as good as Python's
     return tuple(dict.fromkeys(sizes)) if all_counts and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hfdsl as hf
@@ -120,6 +121,17 @@ def test_arguments_that_are_no_deployment_or_sizes_are_reported() -> None:
     for wrong in (sizes, {"B": 4}, {B: 0}):
         with pytest.raises(hf.CheckError, match="HF302"):
             scored.compile(deployment, dims=wrong)
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
+def test_the_numbers_of_numpy_are_sizes(kind: Any) -> None:
+    """As of the shape of an array, or a sweep."""
+    deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
+    [finding] = scored.check(deployment, dims={B: kind(6)}).findings
+    [expected] = scored.check(deployment, dims={B: 6}).findings
+    assert (finding.code, finding.message) == (expected.code, expected.message)
+    for wrong in (np.float64(6), np.bool_(True)):
+        assert scored.check(deployment, dims={B: wrong}).codes == ("HF302",)  # type: ignore[dict-item]  # on purpose
 
 
 def test_a_mesh_that_does_not_fit_is_reported_without_its_row_arithmetic() -> None:
