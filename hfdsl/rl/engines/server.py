@@ -29,6 +29,8 @@ waits for none: it reads each answer before the first one of a later call that i
     ("written", version)       ->                     the caller has written
                                <-   Reply(None)
 
+If it cannot drop that, both answers are failures, and it has no version: it would sample from what old weights left.
+
 An engine that sleeps without its weights has no version until they are loaded, and refuses to sample before that, as it
 does when it has been started.
 
@@ -114,7 +116,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
     if engine is None:
         return
     versions: dict[LoadPart, int] = {}
-    lost = "started"
+    lost, forgot = "started", False
     lent: list[Lent] = []
     while True:
         method, *arguments = connection.recv()
@@ -127,9 +129,9 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         elif method == "share":
             answer = _shared(engine)
         elif method in WRITING:
-            versions = {"weights": arguments[0]} if arguments else {}
             lost = "let its caller write them"
-            answer, _ = _attempt(lambda method=method: engine.forget() if method == "write" else None)  # type: ignore[misc]
+            answer, forgot = _write(engine, method, forgot)
+            versions = {"weights": arguments[0]} if arguments and isinstance(answer, Reply) else {}
         elif method in SAMPLING and "weights" not in versions:
             answer = Failure(f"the engine has no weights since it {lost}")
         elif method in SAMPLING and arguments[-1] != versions:
@@ -196,6 +198,16 @@ def _shared(engine: Any) -> Reply | Failure:
     memory = engine.share if hasattr(engine, "share") else lambda: None
     answer, pickled = _attempt(lambda: bytes(ForkingPickler.dumps(memory())))
     return Reply(pickled) if isinstance(answer, Reply) else answer
+
+
+def _write(engine: Any, method: str, forgot: bool) -> tuple[Reply | Failure, bool]:
+    """The answer to a request of ``WRITING``, and whether the engine has dropped what it computed before."""
+    if method == "write":
+        answer, _ = _attempt(lambda: engine.forget())  # noqa: PLW0108  # one that shares no memory has no such method
+        return answer, isinstance(answer, Reply)
+    if not forgot:
+        return Failure("the engine still has what it computed with the weights that were replaced"), False
+    return Reply(None), False
 
 
 def _finish_device() -> None:

@@ -180,8 +180,7 @@ def _train(run: Prepared, start: RunStart, show: Show, worker_env: Mapping[str, 
             stepping = Streamed(feed, running, run.folder / DECISIONS, config.deadline)
         if run.update is not None and config.update is not None:
             stepping = Rounds(feed, running, running.also(run.update), config.update)
-        if start.checkpoint is not None:
-            load(running, start.checkpoint, start.differences)
+        load(running, start)
         settings = config.checkpoints
         checkpoint_writer = checkpoints.CheckpointWriter(saved, running, run.inputs, settings.keep, settings.behind)
         return _Loop(

@@ -218,12 +218,11 @@ class LocalArriving(Arriving):
         buffers = take_buffers(sync, "loads", rank, turns, self.device, None if held is None else held.views)
         for message in (message for turn in buffers.turns for message in turn):
             source = sources[message.message.source]
-            with sending(source.label, source.rank):
-                pack(message, source)
-                for at in message.direct:
-                    if held is not None:
-                        transfer = message.message.transfers[at]
-                        source.copy_into(held.tensor(message, at), transfer.parameter, transfer.box)
+            pack(message, source)
+            for at in message.direct:
+                if held is not None:
+                    transfer = message.message.transfers[at]
+                    source.copy_into(held.tensor(message, at), transfer.parameter, transfer.box)
             write(message)
         give_buffers(sync, "loads", rank, buffers, self.device)
 

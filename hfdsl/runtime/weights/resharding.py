@@ -30,6 +30,7 @@ from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, Standar
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import tensor_problem
 from hfdsl.runtime.digests import ComputedPart, FixedParts, HeldPart, pieces_of
+from hfdsl.runtime.rank.role_errors import sending
 from hfdsl.runtime.rank.store import CopiedTensors, as_bytes
 from hfdsl.runtime.weights.sharded_tensors import is_part, is_partial, local
 from hfdsl.types.values import without_values
@@ -294,12 +295,14 @@ class LocalWeights:
 
         Raises:
             SyncError: as ``part``.
+            RoleError: HF806 if it cannot be computed.
         """
         held_part = self.find(parameter, box)
-        if isinstance(held_part, ComputedPart):
-            held_part.copy_into(target)
-        else:
-            target.copy_(held_part.detach())
+        with sending(self.label, self.rank):  # the role that reads it has no part in this
+            if isinstance(held_part, ComputedPart):
+                held_part.copy_into(target)
+            else:
+                target.copy_(held_part.detach())
 
     def find(self, parameter: Parameter, box: Box) -> torch.Tensor | ComputedPart:
         """A box of a parameter, before any computation.

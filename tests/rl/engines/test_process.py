@@ -10,14 +10,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.rl.engines.process import EngineProcess
-from tests.rl.engines.fake import DIE, HANG, RAISE, Keeping, Refusing, start
+from hfdsl.rl.engines.server import Reply, serve
+from tests.rl.engines.fake import DIE, HANG, RAISE, Keeping, Refusing, Sharing, Stuck, start
 
 pytestmark = pytest.mark.usefixtures("forked_engines")
 
@@ -54,6 +59,59 @@ def test_an_engine_answers_by_the_weights_of_its_version(lasting: EngineProcess)
     assert (lasting.versions, tokens(lasting, 1)) == ({"weights": 2}, [49, 50])
     [completion] = lasting.generate([[1]], [8])
     assert (completion.tokens, completion.log_probs) == ([50], [-50.0])
+
+
+@contextmanager
+def served(implementation: type, folder: Path) -> Iterator[Connection[Any, Any]]:
+    """The caller's end of an engine that a thread serves, without the process that its caller would end."""
+    ours, theirs = Pipe()
+    folder.mkdir()
+
+    def serve_until_closed() -> None:
+        with suppress(EOFError, ConnectionResetError):
+            serve(theirs, folder)
+
+    server = threading.Thread(target=serve_until_closed, daemon=True)
+    server.start()
+    try:
+        [started] = answers(ours, start(implementation))
+        assert isinstance(started, Reply)
+        yield ours
+    finally:
+        ours.close()
+    server.join(60)
+    assert not server.is_alive()
+
+
+def answers(connection: Connection[Any, Any], *calls: Any) -> list[Any]:
+    for call in calls:
+        connection.send(call)
+    received = []
+    for _ in calls:
+        assert connection.poll(60), "no answer"
+        received.append(connection.recv())
+    return received
+
+
+@pytest.mark.parametrize("implementation", [Sharing, Stuck])
+def test_an_engine_has_written_weights_if_it_dropped_what_old_ones_left(implementation: type, tmp_path: Path) -> None:
+    """Its caller reads no answer before it sends the version."""
+    drops = implementation is Sharing
+    generate = ("generate", [[1]], None, {"weights": 4})
+    with served(implementation, tmp_path / "engine") as connection:
+        for _ in range(2):
+            write, written, sampled = answers(connection, ("write",), ("written", 4), generate)
+            assert [isinstance(answer, Reply) for answer in (write, written, sampled)] == [drops] * 3
+            if not drops:
+                assert "the cache is in use" in write.text
+                assert written.problem == "the engine still has what it computed with the weights that were replaced"
+                assert sampled.problem == "the engine has no weights since it let its caller write them"
+
+
+def test_an_engine_takes_no_version_that_nobody_wrote(tmp_path: Path) -> None:
+    with served(Sharing, tmp_path / "engine") as connection:
+        first, _, second, third = answers(connection, ("written", 1), ("write",), ("written", 1), ("written", 2))
+    assert [isinstance(answer, Reply) for answer in (first, second, third)] == [False, True, False]
 
 
 def test_a_call_for_another_version_is_refused(engine: EngineProcess) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tomllib
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class RunStart:
     last_kept_step: int | None = None
     """The step up to which the files of the folder keep their records; None for a new run."""
     differences: tuple[InputDifference, ...] = ()
+    is_sealed: bool = True
+    """Whether the checkpoint has digests."""
 
 
 def run_inputs(loaded: Loaded, rows: int) -> RunInputs:
@@ -116,17 +118,8 @@ def run_start(
 def _resumed(checkpoint: Path, loaded: Loaded, inputs: RunInputs, accept: Collection[str]) -> RunStart:
     """Start after a checkpoint."""
     resumed = checkpoints.read(checkpoint, inputs, accept)
-    if resumed.differences:
-        _warn(
-            "HF905", f"'{checkpoint}' continues although it is of {checkpoints.differences_text(resumed.differences)}"
-        )
-    if not resumed.is_sealed:
-        _warn(
-            "HF905",
-            f"'{checkpoint}' is of an earlier version, without digests: changed files, data and code go unnoticed",
-        )
     position = resumed.position.in_order_of(loaded.cursor())
-    return RunStart(position, checkpoint, position.step, resumed.differences)
+    return RunStart(position, checkpoint, position.step, resumed.differences, resumed.is_sealed)
 
 
 def _restarted(start: RunPosition, folder: Path, inputs: RunInputs, accept: Collection[str]) -> RunStart:
@@ -153,14 +146,17 @@ def _warn(code: str, text: str) -> None:
     warnings.warn(HfWarning(code, text), stacklevel=2)
 
 
-def load(running: Running, checkpoint: Path, differing: Sequence[InputDifference]) -> None:
-    """Load a checkpoint.
+def load(running: Running, start: RunStart) -> None:
+    """Load the checkpoint of a start, if it has one, and warn (HF905) of what went unnoticed or was accepted.
 
     Raises:
         CheckpointError: HF905 if a role cannot load its state after a change of configuration or code; HF906 if the
             checkpoint is damaged.
         RoleError: HF806 if a role's ``load_state()`` raises.
     """
+    checkpoint, differing = start.checkpoint, start.differences
+    if checkpoint is None:
+        return
     try:
         running.load(checkpoint)
     except RoleError as error:
@@ -169,3 +165,8 @@ def load(running: Running, checkpoint: Path, differing: Sequence[InputDifference
             raise
         problem = f"no role can continue from '{checkpoint}', which is of {checkpoints.differences_text(changed)}"
         raise CheckpointError("HF905", problem) from error
+    if differing:
+        _warn("HF905", f"'{checkpoint}' continues although it is of {checkpoints.differences_text(differing)}")
+    if not start.is_sealed:
+        unnoticed = "changed files, data and code go unnoticed"
+        _warn("HF905", f"'{checkpoint}' is of an earlier version, without digests: {unnoticed}")
