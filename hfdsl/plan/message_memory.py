@@ -14,8 +14,9 @@ contiguous, and its buffers would take 32 bytes for bucket 0 and 16 for bucket 1
 Why it is enough. A rank lays out its messages by what it holds (``runtime.weights.messages``): a part needs no buffer
 if it is large, contiguous, in the dtype of the sync, and on the device of the exchange. ``Parameter.contiguous`` states
 all but the first, as far as a box of a contiguous tensor is contiguous; every other part counts. Each side has memory
-for two of its turns. A turn of a reader is a bucket; one of a sender is the part of a bucket for one reader that comes
-from this sender, so what a reader gets bounds it.
+for two of its turns, one after the other. A turn of a reader is a bucket, as is one of a sender that broadcasts. Other
+senders have a turn for each reader, whose part of a bucket what a reader gets bounds: two such turns may be of the
+largest bucket.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def buffer_bytes(schedule: Schedule, side: Literal["exports", "loads"], contiguous: Collection[str]) -> int:
+def buffer_bytes(
+    schedule: Schedule, side: Literal["exports", "loads"], contiguous: Collection[str], *, broadcast: bool = False
+) -> int:
     """The most bytes of buffers that a rank of a side allocates; its ``contiguous`` parameters need none where large.
 
     >>> from hfdsl.plan.resharding import compile_schedule
@@ -61,7 +64,10 @@ def buffer_bytes(schedule: Schedule, side: Literal["exports", "loads"], contiguo
             counted[key] = _buffered(route, share, side, schedule.direct_bytes if stays else None)
         return counted[key]
 
-    return on_their_way([sum(map(size, bucket.shares)) for bucket in schedule.buckets])
+    sizes = [sum(map(size, bucket.shares)) for bucket in schedule.buckets]
+    if side == "exports" and not broadcast and schedule.target_mesh.world_size > 1:
+        return 2 * max(sizes, default=0)
+    return on_their_way(sizes)
 
 
 def _buffered(route: Route, share: BucketShare, side: Literal["exports", "loads"], direct_bytes: int | None) -> int:

@@ -131,7 +131,7 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             leaving = 2 * (peak - max(schedule.needed))  # changes take the memory of as much again
             peak = max(schedule.needed) + leaving
         elif by_bucket:
-            leaving, arriving = _buffers(sync, schedule)
+            leaving, arriving = _buffers(sync, schedule, together)
             peak = max(schedule.needed) + arriving
         yield SyncTraffic(
             state=sync.state,
@@ -217,7 +217,7 @@ def _schedule(plan: Plan, sync: WeightSync) -> Schedule | None:
     return schedule if parameters else None
 
 
-def _buffers(sync: WeightSync, schedule: Schedule) -> tuple[int, int]:
+def _buffers(sync: WeightSync, schedule: Schedule, broadcast: bool) -> tuple[int, int]:
     """The bytes of the buffers in which weights leave and arrive, of the rank with most of them on each side."""
     source, target = sync.source, sync.target
     held, needed = source.layout(), target.layout()
@@ -230,10 +230,11 @@ def _buffers(sync: WeightSync, schedule: Schedule) -> tuple[int, int]:
     }
     arrives = {loaded.name for _, loaded in pairs if target.parameters and loaded.contiguous}
     # Without GPUs on one side, what the other one has on its own goes through host memory.
-    return (
-        buffer_bytes(schedule, "exports", leaves if source.placement.pool.use_gpu == by_gpu else ()),
-        buffer_bytes(schedule, "loads", arrives if target.placement.pool.use_gpu == by_gpu else ()),
+    leaves, arrives = (
+        names if side.placement.pool.use_gpu == by_gpu else set()
+        for side, names in ((source, leaves), (target, arrives))
     )
+    return buffer_bytes(schedule, "exports", leaves, broadcast=broadcast), buffer_bytes(schedule, "loads", arrives)
 
 
 def _redundant(sync: WeightSync, schedule: Schedule) -> int:
