@@ -126,9 +126,9 @@ def test_a_size_of_a_configuration_is_reported_without_a_line_of_who_started_the
     alone = ("--elsewhere",) if command == "check" else ()  # the example's model is made by another
     code, out, err = run_cli(capsys, command, *alone, str(SPELLING), "--set", f"deployment={TWO}", "--set", "dims.B=0")
     assert code == output.FINDINGS
-    [finding] = [block for block in (out + err).split("\n\n") if "error[HF302]" in block]
-    assert "error[HF302]: size B = 0 is not a whole number of at least 1" in finding
-    assert "-->" not in finding  # a run reports the missing model as well, at its line
+    [finding] = [block for block in (out + err).split("\n\n") if "error[HF901]" in block]
+    assert "error[HF901]: --set dims.B=0: 'dims.B' must be at least 1, got 0" in finding
+    assert "-->" not in finding
 
 
 def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
