@@ -553,6 +553,11 @@ def test_a_function_that_is_not_there(text: str, near: str | None) -> None:
         "try:\n    from fast import score\nexcept ImportError:\n    score = None\n",
         "import functools\nscore = functools.partial(print)\n",
         "class score:\n    def __init__(self, a, b, c): ...\n",
+        "class Score:\n    def __call__(self, response, row): ...\nscore = Score()\n",
+        "score = lambda response, row: 1.0\n",
+        "def score(response, row):\n    def inner(): yield 1\n    return sum(inner(), sum(x for x in [0]))\n",
+        "def wrapped(f): return f\n@wrapped\nasync def score(response, row): ...\n",
+        "score = None\nfor score in [print]: pass\n",
         "def score(*arguments): ...\n",
         "def score(response, row, extra=None): ...\n",
         "def wrapped(f): return f\n@wrapped\ndef score(): ...\n",
@@ -563,6 +568,24 @@ def test_what_a_module_may_make_while_it_runs_is_not_blamed(body: str) -> None:
     Path("open_module.py").write_text(body)
     assert problem_of("open_module:score", 2) is None
     assert problem_of("open_module.py:score", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("score = 3\n", "is no function, but 3"),
+        ("score = {'a': 1}\n", "is no function, but {'a': 1}"),
+        ("async def score(response, row): return 1.0\n", "is an async function: a call returns a coroutine"),
+        ("def score(response, row):\n    if row:\n        yield 1.0\n", "is a generator: a call returns an iterator"),
+    ],
+)
+def test_a_name_of_something_that_returns_no_score(body: str, problem: str) -> None:
+    Path("plain.py").write_text(body)
+    found = problem_of("plain.py:score", 2)
+    assert found is not None
+    assert found.message.startswith(f"'plain.py:score' {problem}")
+    text = RUN.replace("my_rewards:score", "plain.py:score")
+    assert only(text)[:2] == ("HF812", line(text, "plain.py:score"))
 
 
 @pytest.mark.parametrize("folder", ["scoring", "scoring/inner", "scoring/inner/deep"])

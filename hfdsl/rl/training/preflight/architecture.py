@@ -1,25 +1,45 @@
-"""The keys of a model's configuration, looked up in the text of transformers, which silently drops unknown ones.
+"""The keys and values of a model's configuration, looked up in the text of transformers, which is not imported.
 
 ``vocab_sise = 30`` is no error there: the model has the default vocabulary. So a key counts as misspelled if neither
 the model's own files nor the files that all models share have the word, and it resembles a field of the configuration.
+Values that transformers refuses, or whose model cannot be called, are reported before a launch does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Final
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.toml.changes import RenameField
+from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.rl.workers.config import ModelConfig
-from hfdsl.rl.workers.slicing import model_config
+from hfdsl.rl.workers.slicing import BY_HEADS, HEADS, model_config
+from hfdsl.types.numbers import divisors, is_count
 
 _FIELD = re.compile(r"^    (\w+): |self\.(\w+) = ", re.MULTILINE)
+_ANNOTATED = re.compile(r"^    (\w+): ([^=\n]+)", re.MULTILINE)
+_QUOTED = re.compile(r'"([\w-]+)"')
+
+LEAST: Final[Mapping[str, int]] = {
+    "vocab_size": 1,
+    "hidden_size": 1,
+    "intermediate_size": 0,
+    "num_hidden_layers": 0,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 1,
+}
+"""The sizes of a model, each with the least number of which transformers makes one."""
+
+WHOLE_HEADS: Final = "is not a multiple of the number of attention"
+"""What the configuration of a model says that refuses a width which its heads do not divide."""
 
 
 def model_keys_are_read(subject: Subject) -> Iterator[Finding]:
@@ -39,6 +59,117 @@ def model_keys_are_read(subject: Subject) -> Iterator[Finding]:
                 )
 
 
+def model_types_exist(subject: Subject) -> Iterator[Finding]:
+    """The type of a new model is no misspelled one of transformers, to which a module of the user's may add types."""
+    for field, model in subject.parts(ModelConfig):
+        name, types = (model.config or {}).get("model_type"), _types()
+        if model.path is not None or not isinstance(name, str) or name in types or _is_registered(name):
+            continue
+        near = get_close_matches(name, types, n=3, cutoff=0.7)
+        if near:
+            yield subject.finding(
+                "HF812",
+                f"transformers has no model of the type '{name}'; did you mean '{near[0]}'?",
+                f"{field}.config.model_type",
+                changes=[SetField(f"{field}.config.model_type", candidate) for candidate in near],
+            )
+
+
+def model_sizes_fit(subject: Subject) -> Iterator[Finding]:
+    """The sizes in a model's configuration are numbers that make a model."""
+    for field, model in subject.parts(ModelConfig):
+        values, written = model_config(model), model.config or {}
+        wrong = dict(_wrong_numbers(str(values.get("model_type")), written))
+        for key, problem in wrong.items():
+            yield subject.finding("HF812", problem, f"{field}.config.{key}")
+        if not wrong:
+            yield from _undivided(subject, field, values, written)
+
+
+def _wrong_numbers(model_type: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys of integers that are none, or less than a model can have, each with the message about it."""
+    integers = _integers(model_type)
+    for key, value in values.items():
+        if key not in integers or value is None:
+            continue
+        if type(value) is not int:
+            yield key, f"the '{key}' of a '{model_type}' model is a whole number, got {value!r}"
+        elif value < LEAST.get(key, value):
+            yield key, f"the '{key}' of a '{model_type}' model is at least {LEAST[key]}, got {value}"
+
+
+def _undivided(
+    subject: Subject, field: str, values: Mapping[str, Any], written: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """The width of a model and its heads, where one does not divide the other and the configuration says so."""
+    model_type = str(values.get("model_type"))
+    width, heads, key_heads = (values.get(name) for name in ("hidden_size", *HEADS))
+    if not is_count(heads, least=1) or written.keys().isdisjoint(("hidden_size", *HEADS)):
+        return
+    if is_count(width, least=1) and width % heads and WHOLE_HEADS in _configurations(model_type):
+        key, other = _written("hidden_size", HEADS[0], written)
+        yield subject.finding(
+            "HF812",
+            f"the hidden_size of a '{model_type}' model is a multiple of its num_attention_heads, got {width} and "
+            f"{heads}",
+            f"{field}.config.{key}",
+            related={f"{field}.config.{other}": f"{values[other]} here"},
+        )
+    shares = model_type in BY_HEADS and HEADS[1] in _integers(model_type)
+    if shares and is_count(key_heads, least=1) and heads % key_heads:
+        key, other = _written(HEADS[1], HEADS[0], written)
+        fitting = max(size for size in divisors(heads) if size <= key_heads)
+        yield subject.finding(
+            "HF812",
+            f"each key-value head of a '{model_type}' model serves as many attention heads, so num_key_value_heads "
+            f"divides num_attention_heads: got {key_heads} and {heads}",
+            f"{field}.config.{key}",
+            related={f"{field}.config.{other}": f"{values[other]} here"},
+            changes=(SetField(f"{field}.config.{HEADS[1]}", fitting),),
+        )
+
+
+def _written(key: str, other: str, written: Mapping[str, Any]) -> tuple[str, str]:
+    """Two keys, first the one that a configuration has beside the files of its model."""
+    return (key, other) if key in written or other not in written else (other, key)
+
+
+def _is_registered(model_type: str) -> bool:
+    """Whether a module of the user's has added a type to transformers, which it has imported then."""
+    registry = sys.modules.get("transformers.models.auto.configuration_auto")
+    return registry is not None and model_type in registry.CONFIG_MAPPING
+
+
+@cache
+def _types() -> frozenset[str]:
+    """The words that may be types of models; none if transformers lists them in another way."""
+    root = _folder()
+    files = (
+        [] if root is None else [root / "models/auto" / name for name in ("auto_mappings.py", "configuration_auto.py")]
+    )
+    texts = [file.read_text("utf-8", errors="replace") for file in files if file.is_file()]
+    words = frozenset(word for text in texts for word in _QUOTED.findall(text))
+    return words if "llama" in words else frozenset()
+
+
+@cache
+def _integers(model_type: str) -> frozenset[str]:
+    """The fields of the configuration of a type of model that are integers wherever its files declare them."""
+    declared: dict[str, set[str]] = {}
+    for name, annotation in _ANNOTATED.findall(_configurations(model_type)):
+        declared.setdefault(name, set()).add(annotation.strip())
+    return frozenset(name for name, annotations in declared.items() if annotations <= {"int", "int | None"})
+
+
+@cache
+def _configurations(model_type: str) -> str:
+    """The text of the files that declare the configuration of a type of model; empty for an unknown type."""
+    root = _folder()
+    folder = None if root is None else root / "models" / model_type.replace("-", "_")
+    files = [] if folder is None else sorted(folder.glob("configuration_*.py"))
+    return "\n".join(file.read_text("utf-8", errors="replace") for file in files)
+
+
 def _folder() -> Path | None:
     spec = find_spec("transformers")
     return Path(spec.origin).parent if spec is not None and spec.origin else None
@@ -51,10 +182,9 @@ def _vocabulary(model_type: str) -> tuple[frozenset[str], frozenset[str]]:
     folder = None if root is None else root / "models" / model_type.replace("-", "_")
     if folder is None or not folder.is_dir():
         return frozenset(), frozenset()
-    texts = {file.name: file.read_text("utf-8", errors="replace") for file in folder.glob("*.py")}
-    configurations = "\n".join(text for name, text in texts.items() if name.startswith("configuration_"))
-    fields = frozenset(name for pair in _FIELD.findall(configurations) for name in pair if name)
-    return fields, frozenset(re.findall(r"\w+", "\n".join(texts.values())))
+    texts = [file.read_text("utf-8", errors="replace") for file in folder.glob("*.py")]
+    fields = frozenset(name for pair in _FIELD.findall(_configurations(model_type)) for name in pair if name)
+    return fields, frozenset(re.findall(r"\w+", "\n".join(texts)))
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -83,7 +83,7 @@ def _problem_in(file: Path, text: str, arguments: int) -> NameProblem | None:
         kind = "file" if place.endswith(".py") else "module"
         near = candidate and f"{place}:{candidate}"
         return NameProblem(f"there is no '{name}' in the {kind} '{place}'; {options}", near)
-    wrong = _wrong_arguments(names[name], text, arguments)
+    wrong = _no_function(names[name], text) or _wrong_arguments(names[name], text, arguments)
     return None if wrong is None else NameProblem(wrong)
 
 
@@ -183,6 +183,31 @@ def _is_open(tree: ast.Module) -> bool:
             case ast.Global() | ast.Attribute(attr="__dict__"):
                 return True
     return False
+
+
+def _no_function(node: ast.AST, text: str) -> str | None:
+    """Why a statement binds a name to something that returns no result when it is called."""
+    match node:
+        case ast.Assign(
+            value=ast.Constant() | ast.List() | ast.Tuple() | ast.Dict() | ast.Set() | ast.JoinedStr() as value
+        ):
+            shown = ast.unparse(value)
+            return f"'{text}' is no function, but {shown if len(shown) <= MAX_SHOWN else f'{shown[:MAX_SHOWN]}...'}"
+        case ast.AsyncFunctionDef(decorator_list=[]):
+            return f"'{text}' is an async function: a call returns a coroutine, which nobody awaits"
+        case ast.FunctionDef(decorator_list=[]) if _yields(node.body):
+            return f"'{text}' is a generator: a call returns an iterator, not what it yields"
+    return None
+
+
+MAX_SHOWN = 40
+
+
+def _yields(body: Iterable[ast.AST]) -> bool:
+    """Whether statements of a function yield, apart from those of functions and classes in it."""
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    nodes = [node for node in body if not isinstance(node, inner)]
+    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) or _yields(ast.iter_child_nodes(node)) for node in nodes)
 
 
 def _wrong_arguments(node: ast.AST, text: str, count: int) -> str | None:

@@ -15,7 +15,7 @@ from hfdsl.rl.training.preflight.adapters import (
     adapters_reach_samplers,
     base_policies_have_adapters,
 )
-from hfdsl.rl.training.preflight.architecture import model_keys_are_read
+from hfdsl.rl.training.preflight.architecture import model_keys_are_read, model_sizes_fit, model_types_exist
 from hfdsl.rl.training.preflight.engines import (
     caches_hold_a_row,
     engines_fit_gpus,
@@ -112,7 +112,9 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     data_can_be_read,
     models_are_there,
     weights_fit_configurations,
+    model_types_exist,
     model_keys_are_read,
+    model_sizes_fit,
     tokenizers_are_there,
     prompts_have_a_template,
     rules_are_there,

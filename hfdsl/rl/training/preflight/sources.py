@@ -18,6 +18,8 @@ from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
 from hfdsl.rl.hub import cached_snapshot, download_command, is_offline
 from hfdsl.rl.training.feeds import responses_of
 from hfdsl.rl.training.places import Places
+from hfdsl.rl.training.preflight.dataflows import size_of
+from hfdsl.rl.training.preflight.first_prompts import bad_rows
 from hfdsl.rl.training.preflight.first_rows import Sample, SourceError, first_rows
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.changes import SetField
@@ -73,16 +75,36 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
         yield subject.finding("HF902", error.message, f"{field}.{error.field}", changes=changes, advice=advice)
         return
     responses = responses_of(subject.graphs[table]) or 0
-    for reader in _readers(subject.config.data.prompt, responses):
-        problem = _unfit(reader, sample)
+    readers = list(_readers(subject.config.data.prompt, responses))
+    unfit = {reader.field: _unfit(reader, sample) for reader in readers}
+    for reader in readers:
+        problem = unfit[reader.field]
         if problem is not None:
             key = f"data.prompt.{reader.field}"
             changes = tuple(SetField(key, text) for text in _misspellings(reader, sample))
             yield subject.finding("HF902", problem, key, related={field: "the rows are these"}, changes=changes)
     if responses == 2:
         yield from _pairs(subject)
-    if field == "data.source":
-        yield from _prompts(subject, source)
+    if not any(unfit.values()):
+        yield from bad_rows(subject, table, sample, responses, lambda count: _takes_all(subject, source, count))
+    yield from _prompts(subject, source) if field == "data.source" else _evaluated_rows(subject, source, responses)
+
+
+def _evaluated_rows(subject: Subject, source: Source, responses: int) -> Iterator[Finding]:
+    """A file has a row for each prompt or pair of an evaluation; ``evaluations_have_rows`` knows of generated ones."""
+    field, rows = size_of(subject, "evaluation", "B")
+    per_row = max(responses, 1)
+    size = None if rows is None or isinstance(source, ReasoningGym) else _size(source, rows // per_row)
+    if rows is None or size is None or size >= rows // per_row:
+        return
+    yield subject.finding(
+        "HF902",
+        f"an evaluation reads B = {rows} rows, but its source has only {size * per_row}",
+        "evaluation.source",
+        related={field: f"B = {rows}"},
+        changes=(SetField("evaluation.dims.B", size * per_row),),
+        advice=f"set evaluation.dims.B to at most {size * per_row}, or add data",
+    )
 
 
 def _prompts(subject: Subject, source: Source) -> Iterator[Finding]:
@@ -99,6 +121,18 @@ def _prompts(subject: Subject, source: Source) -> Iterator[Finding]:
         changes=(SetField("dims.B", size),),
         advice=f"set B to at most {size}, or add data",
     )
+
+
+def _takes_all(subject: Subject, source: Source, count: int) -> bool:
+    """Whether the steps of a run with ``count`` rows each take every row of a file; False if it is large."""
+    if not isinstance(source, JsonLines) or Path(source.path).stat().st_size > QUICKLY_READ:
+        return False
+    rows = subject.config.steps * count
+    return (_size(source, min(rows, QUICKLY_READ) + 1) or 0) <= rows
+
+
+QUICKLY_READ = 1 << 22
+"""The bytes of a file whose lines are counted in milliseconds."""
 
 
 def _size(source: Source, most: int) -> int | None:

@@ -1,0 +1,66 @@
+"""Sizes and types of models of which transformers makes none, found before a launch does."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.rl.training.test_preflight import SIZED, findings, line, only, project, saved
+from tests.tools.test_fixing_config import RUN
+
+__all__ = ["project"]  # a fixture for all tests here
+
+
+def build_and_call(values: dict[str, Any]) -> None:
+    """Make a model of a configuration, and call it."""
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values))
+    model(torch.zeros(1, 2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_type", '"quen2"', "transformers has no model of the type 'quen2'; did you mean 'qwen2'?"),
+        ("vocab_size", '"many"', "the 'vocab_size' of a 'qwen2' model is a whole number, got 'many'"),
+        (
+            "max_position_embeddings",
+            "16.0",
+            "the 'max_position_embeddings' of a 'qwen2' model is a whole number, got 1",
+        ),
+        ("hidden_size", "0", "the 'hidden_size' of a 'qwen2' model is at least 1, got 0"),
+        ("num_hidden_layers", "-1", "the 'num_hidden_layers' of a 'qwen2' model is at least 0, got -1"),
+        ("num_key_value_heads", "3", "each key-value head of a 'qwen2' model serves as many attention heads, so num"),
+    ],
+)
+def test_values_of_which_transformers_makes_no_model(key: str, value: str, message: str) -> None:
+    text = re.sub(rf"^{key} = .*$", f"{key} = {value}", RUN, flags=re.MULTILINE)
+    code, place, found = only(text)
+    assert (code, place) == ("HF812", line(text, f"{key} = "))
+    assert found.startswith(message)
+    values = tomllib.loads(text)["actor"]["model"]["config"]
+    with pytest.raises(Exception):  # noqa: B017, PT011  # errors of transformers and torch, of many kinds
+        build_and_call(values)
+
+
+def test_the_heads_of_a_llama_divide_its_width() -> None:
+    text = RUN.replace('"qwen2"', '"llama"').replace("hidden_size = 16", "hidden_size = 17")
+    code, place, message = only(text)
+    assert (code, place) == ("HF812", line(text, "hidden_size = "))
+    assert message == "the hidden_size of a 'llama' model is a multiple of its num_attention_heads, got 17 and 2"
+    assert findings(text.replace("hidden_size = 17", "hidden_size = 18")) == []
+    assert findings(text.replace('"llama"', '"qwen2"')) == []  # which may have any width
+    build_and_call(tomllib.loads(text.replace('"llama"', '"qwen2"'))["actor"]["model"]["config"])
+
+
+def test_heads_beside_those_of_a_folder_are_judged_together() -> None:
+    config = json.dumps({"model_type": "qwen2", **SIZED, "num_attention_heads": 4, "pad_token_id": 0}).encode()
+    text = saved("models/a", config__json=config, model__safetensors=b"weights")
+    text = text.replace('path = "models/a"', 'path = "models/a", config = { num_key_value_heads = 3 }')
+    [finding] = [finding for finding in findings(text) if finding.message.startswith("each key-value head")]
+    assert finding.primary.span.line == line(text, "num_key_value_heads")
