@@ -173,7 +173,7 @@ CODES: dict[str, Code] = {
     "HF719": Code("16-bit parameters whose updates are too small for them", "warning"),
     "HF720": Code("a key of a model's configuration that nothing reads", "warning"),
     "HF721": Code("a divisor of a loss that is not the length of the longest response", "warning"),
-    "HF722": Code("a metric sink that gets nothing", "warning"),
+    "HF722": Code("a metric sink or a recording that gets nothing", "warning"),
     "HF723": Code("a model that is downloaded when the run starts", "warning"),
     "HF724": Code("a data set that is downloaded when the run starts", "warning"),
     "HF725": Code("responses to a prompt that are all the same", "warning"),

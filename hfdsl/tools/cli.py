@@ -276,7 +276,12 @@ def _parser() -> _Parser:
 
     run = command("run", "run the experiment, one line per step", target)
     run.add_argument("--backend", choices=["local", "ray"], default="local", help="where to run (default: local)")
-    run.add_argument("--steps", type=_count, metavar="N", help="how many steps (default: as many as there are batches)")
+    run.add_argument(
+        "--steps",
+        type=_count,
+        metavar="N",
+        help="how many steps (default: as many as there are batches; of a run's file, its steps)",
+    )
     run.add_argument("--seed", type=int, metavar="S", help="the root of all random streams (default: the experiment's)")
 
     run.add_argument(

@@ -136,7 +136,10 @@ def run(arguments: argparse.Namespace) -> int:
     """``hfdsl run``."""
     from hfdsl.tools.stepping import run_steps
 
-    return run_steps(load(arguments.target, arguments.set), arguments)
+    target = load(arguments.target, arguments.set)
+    if arguments.steps is None and target.loaded is not None:
+        arguments.steps = target.loaded.config.steps  # the data of a configuration has no end
+    return run_steps(target, arguments)
 
 
 def train(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hfdsl.rl.training.toml.tables import read_toml, to_toml
-from hfdsl.tools import output
+from hfdsl.tools import output, stepping
 from hfdsl.tools.cli import main
 from tests.rl.training.toy import table
 from tests.test_import_budget import loaded_by
@@ -57,6 +57,22 @@ def test_train_for_machines_and_resume(config: str, capsys: Capture) -> None:
     code, out, err = run_cli(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
     assert (code, out) == (output.OK, "")
     assert "step 3 was the last one; --set steps=N with more steps continues it" in err
+
+
+def test_a_run_of_a_file_has_its_steps(config: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, show = list[int](), stepping._show
+
+    def show_few(number: int, *rest: Any) -> None:
+        assert number < 4, "its data has no end"
+        shown.append(number)
+        show(number, *rest)
+
+    monkeypatch.setattr(stepping, "_show", show_few)
+    assert run_cli(capsys, "run", config)[::2] == (output.OK, "")
+    assert shown == [0, 1]
+    assert run_cli(capsys, "run", config, "--steps", "3")[::2] == (output.OK, "")
+    assert run_cli(capsys, "run", config, "--set", "steps=1")[::2] == (output.OK, "")
+    assert shown == [0, 1, 0, 1, 2, 0]
 
 
 def test_one_command_starts_a_run_and_continues_it(config: str, capsys: Capture) -> None:

@@ -231,6 +231,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not self.output.strip():
+            raise ConfigError("HF940", "'output' names no folder; \".\" is the current one")
 
 
 MAY_CHANGE = (

@@ -104,6 +104,8 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
         ("B=big", "'dims.B' takes int, got 'big'"),
         ("evaluation.dims.B=-1", "'evaluation.dims.B' must be at least 1, got -1"),
         ("seed=-1", "'seed' must be at least 0, got -1"),
+        ("output=", "'output' names no folder; "),
+        ("output='  '", "'output' names no folder; "),
         ("record=[1, 0]", "'record[1]' must be at least 1, got 0"),
         ("checkpoints.keep=0", "'checkpoints.keep' must be at least 1, got 0"),
         ("evaluation.algorithm=tests.rl.training.toy:follow", "is not a dataflow"),

@@ -659,3 +659,14 @@ def test_pipeline_stages_of_a_model_are_one_of_the_mesh(placed: str) -> None:
     found = [finding for finding in findings(text) if finding.code == "HF813"]
     assert {finding.primary.span.line for finding in found} == {line(text, "pp = 2")}
     assert found[0].message.startswith("'actor': pp = 2 does not divide the model")
+
+
+# -- steps
+
+
+def test_a_step_that_a_run_does_not_take_is_not_recorded() -> None:
+    text = RUN.replace("steps = 2\n", "steps = 2\nrecord = [1, 2, 3]\n")
+    message = "step 3 is to be recorded, and the run ends after step 2"
+    assert only(text) == ("HF722", line(text, "record = "), message)
+    assert ConfigCheck().reports(load("run.toml", ["steps=1"]))[0].codes == ()  # a trial
+    assert findings(text.replace("[1, 2, 3]", "[2]")) == []

@@ -61,6 +61,7 @@ from hfdsl.rl.training.preflight.special_tokens import (
 )
 from hfdsl.rl.training.preflight.starting import (
     batches_can_be_fed,
+    recorded_steps_are_taken,
     states_can_be_saved,
     steps_come_one_at_a_time,
 )
@@ -70,6 +71,7 @@ from hfdsl.rl.training.toml.trials import ConfigTrials
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     batches_can_be_fed,
     steps_come_one_at_a_time,
+    recorded_steps_are_taken,
     states_can_be_saved,
     sizes_are_given,
     models_fit_tokens,

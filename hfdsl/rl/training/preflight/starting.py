@@ -28,6 +28,21 @@ def steps_come_one_at_a_time(subject: Subject) -> Iterator[Finding]:
             yield subject.finding("HF901", text, field)
 
 
+def recorded_steps_are_taken(subject: Subject) -> Iterator[Finding]:
+    """The steps to record are steps of the run; ``--set steps=`` may shorten it for a trial."""
+    config, places = subject.config, subject.loaded.places
+    if places is not None and places.change("steps"):
+        return
+    for i, step in enumerate(config.record):
+        if step > config.steps:
+            yield subject.finding(
+                "HF722",
+                f"step {step} is to be recorded, and the run ends after step {config.steps}",
+                f"record[{i}]",
+                related={"steps": f"{config.steps} steps"},
+            )
+
+
 def states_can_be_saved(subject: Subject) -> Iterator[Finding]:
     """Every role keeps the states that a run which continues from a checkpoint reads."""
     placements, reported = subject.deployment.placements, set[str]()
