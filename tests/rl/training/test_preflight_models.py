@@ -11,6 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from hfdsl.rl.training.preflight.architecture import default_tokens
+from hfdsl.rl.workers.slicing import BY_HEADS
 from tests.rl.training.test_preflight import SIZED, findings, line, only, project, saved
 from tests.tools.test_fixing_config import RUN
 
@@ -46,6 +48,26 @@ def test_values_of_which_transformers_makes_no_model(key: str, value: str, messa
     values = tomllib.loads(text)["actor"]["model"]["config"]
     with pytest.raises(Exception):  # noqa: B017, PT011  # errors of transformers and torch, of many kinds
         build_and_call(values)
+
+
+@pytest.mark.parametrize("model_type", sorted(BY_HEADS))
+def test_the_end_of_a_type_of_model_is_that_of_transformers(model_type: str) -> None:
+    assert default_tokens(model_type, "eos_token_id") in ((), (AutoConfig.for_model(model_type).eos_token_id,))
+
+
+@pytest.mark.parametrize(("model_type", "known"), [("llama", (2,)), ("qwen2", (None,)), ("glm", ()), ("nobody", ())])
+def test_some_types_of_models_state_their_end(model_type: str, known: tuple[int | None, ...]) -> None:
+    assert default_tokens(model_type, "eos_token_id") == known
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "llama"])
+def test_responses_of_a_model_without_the_end_of_the_tokenizer_never_end(model_type: str) -> None:
+    text = RUN.replace("eos_token_id = 1\n", "").replace('"qwen2"', f'"{model_type}"')
+    [finding] = findings(text)
+    assert (finding.code, finding.primary.span.line) == ("HF909", line(text, "[actor.model.config]"))
+    assert finding.message.startswith("'actor' continues after token 1, with which the tokenizer ends a text")
+    assert [fix.title for fix in finding.fixes] == ["set actor.model.end_tokens to [1]"]
+    assert findings(text.replace("[actor.model.config]", "[actor.model]\nend_tokens = [1]\n[actor.model.config]")) == []
 
 
 def test_the_heads_of_a_llama_divide_its_width() -> None:

@@ -161,6 +161,15 @@ def _integers(model_type: str) -> frozenset[str]:
     return frozenset(name for name, annotations in declared.items() if annotations <= {"int", "int | None"})
 
 
+def default_tokens(model_type: str, field: str) -> tuple[int | None, ...]:
+    """The token that a type of model has in a field by default, or None; empty if its files do not state one."""
+    configurations = _configurations(model_type)
+    texts = set(re.findall(rf"^    {field}: [^=\n]+ = (.+)$", configurations, re.MULTILINE))
+    is_computed = f"self.{field}" in configurations or f'"{field}"' in configurations
+    [text] = texts if len(texts) == 1 and not is_computed else [""]
+    return (None,) if text == "None" else (int(text),) if text.isdecimal() else ()
+
+
 @cache
 def _configurations(model_type: str) -> str:
     """The text of the files that declare the configuration of a type of model; empty for an unknown type."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.ends import message
+from hfdsl.rl.training.preflight.architecture import default_tokens
 from hfdsl.rl.training.preflight.folders import facts_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.ready import generating
@@ -46,11 +47,21 @@ def _missed_end(model: ModelConfig, tokenizer: int | None) -> tuple[int, str] | 
     own, chosen = own_ends(model), model.end_tokens
     if tokenizer in (own if chosen is None else chosen):
         return None
+    if chosen is None and tokenizer is not None and tokenizer not in (_ends_of_type(model) or (tokenizer,)):
+        return tokenizer, TOKENIZER
     if chosen is not None and own and set(own).isdisjoint(chosen):
         return own[0], "its model"
     if tokenizer is not None and (chosen is not None or (own and model.path is not None)):
         return tokenizer, TOKENIZER
     return None
+
+
+def _ends_of_type(model: ModelConfig) -> tuple[int | None, ...]:
+    """The end token of a new model whose configuration names none, or None where it has none; empty if unknown."""
+    config = model.config or {}
+    if model.path is not None or config.get("eos_token_id") is not None:
+        return ()
+    return (None,) if "eos_token_id" in config else default_tokens(str(config.get("model_type")), "eos_token_id")
 
 
 def _models(subject: Subject) -> Iterator[tuple[str, ModelConfig]]:
