@@ -23,6 +23,7 @@ from hfdsl.errors import CheckpointError, ConfigError, DataError, HfError, HfWar
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.metrics import Record
+from hfdsl.rl.training.preflight import first_rows
 from hfdsl.rl.training.run_folder import checkpoints
 from hfdsl.runtime.ray.backend import RayBackend
 from hfdsl.runtime.saving import state_files
@@ -197,11 +198,12 @@ def test_a_metric_that_is_no_number_leaves_the_last_checkpoint_good(tmp_path: Pa
     assert weights(other_folder) == weights(straight)
 
 
-def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path) -> None:
+def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table(tmp_path)
     rows = (tmp_path / "letters.jsonl").read_text().splitlines()
-    (tmp_path / "letters.jsonl").write_text("\n".join(['{"word": "abcd"}', "{", *rows[:4]]))
-    with pytest.raises(DataError, match=r"letters.jsonl:[12]: (its prompt has 4 tokens|not JSON)"):
+    (tmp_path / "letters.jsonl").write_text("\n".join([*rows[:4], '{"word": "abcd"}', "{"]))
+    monkeypatch.setattr(first_rows, "FIRST_ROWS", 4)  # the check knows the good ones
+    with pytest.raises(DataError, match=r"letters.jsonl:[56]: (its prompt has 4 tokens|not JSON)"):
         run(tmp_path)
     (tmp_path / "run/metrics.jsonl").unlink()
     run(tmp_path, "data.on_bad=skip")
