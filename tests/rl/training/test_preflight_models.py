@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from hfdsl.rl.training.check import ConfigCheck
+from hfdsl.rl.training.config import load
 from hfdsl.rl.training.preflight.architecture import default_tokens
 from hfdsl.rl.workers.slicing import BY_HEADS
 from tests.rl.training.test_preflight import SIZED, findings, line, only, project, saved
@@ -60,6 +63,14 @@ def test_some_types_of_models_state_their_end(model_type: str, known: tuple[int 
     assert default_tokens(model_type, "eos_token_id") == known
 
 
+def test_responses_of_a_model_that_has_no_end_token_never_end() -> None:
+    Path("run.toml").write_text(RUN)
+    run = load("run.toml", ["actor.model.config.eos_token_id=none"])
+    for elsewhere in (False, True):
+        [finding] = ConfigCheck(elsewhere=elsewhere).reports(run)[0].findings
+        assert (finding.code, "'actor' continues after token 1" in finding.message) == ("HF909", True)
+
+
 @pytest.mark.parametrize("model_type", ["qwen2", "llama"])
 def test_responses_of_a_model_without_the_end_of_the_tokenizer_never_end(model_type: str) -> None:
     text = RUN.replace("eos_token_id = 1\n", "").replace('"qwen2"', f'"{model_type}"')
@@ -67,6 +78,7 @@ def test_responses_of_a_model_without_the_end_of_the_tokenizer_never_end(model_t
     assert (finding.code, finding.primary.span.line) == ("HF909", line(text, "[actor.model.config]"))
     assert finding.message.startswith("'actor' continues after token 1, with which the tokenizer ends a text")
     assert [fix.title for fix in finding.fixes] == ["set actor.model.end_tokens to [1]"]
+    assert findings(text, elsewhere=True) == []  # which may have another version of transformers
     assert findings(text.replace("[actor.model.config]", "[actor.model]\nend_tokens = [1]\n[actor.model.config]")) == []
 
 

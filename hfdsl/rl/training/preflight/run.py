@@ -58,6 +58,7 @@ from hfdsl.rl.training.preflight.sources import (
 )
 from hfdsl.rl.training.preflight.special_tokens import (
     responses_end,
+    responses_end_by_default,
 )
 from hfdsl.rl.training.preflight.starting import (
     batches_can_be_fed,
@@ -119,6 +120,7 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     model_sizes_fit,
     tokenizers_are_there,
     prompts_have_a_template,
+    responses_end_by_default,
     rules_are_there,
 )
 """Checks of the files and packages of this machine."""

@@ -20,19 +20,32 @@ def responses_end(subject: Subject) -> Iterator[Finding]:
     tokenizer = facts_of(subject.config.data.tokenizer).end
     for field, model in _models(subject):
         missed = _missed_end(model, tokenizer)
-        if missed is None:
+        if missed is not None:
+            yield _finding(subject, field, model, *missed)
+
+
+def responses_end_by_default(subject: Subject) -> Iterator[Finding]:
+    """The type of a new model that names no end token has that of the tokenizer, by the files of transformers."""
+    tokenizer = facts_of(subject.config.data.tokenizer).end
+    for field, model in _models(subject):
+        config = model.config or {}
+        if tokenizer is None or model.path is not None or model.end_tokens is not None or "eos_token_id" in config:
             continue
-        end, whose = missed
-        ends = own_ends(model) if model.end_tokens is None else model.end_tokens
-        change = SetField(f"{field}.end_tokens", [*ends, end])
-        yield subject.finding(
-            "HF909",
-            message(subject.role_of(field) or field, end, whose),
-            f"{field}.end_tokens",
-            related={"data.tokenizer": f"it ends a text with {end}"} if whose == TOKENIZER else {},
-            changes=(change,),
-            advice=str(change),
-        )
+        if tokenizer not in (default_tokens(str(config.get("model_type")), "eos_token_id") or (tokenizer,)):
+            yield _finding(subject, field, model, tokenizer, TOKENIZER)
+
+
+def _finding(subject: Subject, field: str, model: ModelConfig, end: int, whose: str) -> Finding:
+    ends = own_ends(model) if model.end_tokens is None else model.end_tokens
+    change = SetField(f"{field}.end_tokens", [*ends, end])
+    return subject.finding(
+        "HF909",
+        message(subject.role_of(field) or field, end, whose),
+        f"{field}.end_tokens",
+        related={"data.tokenizer": f"it ends a text with {end}"} if whose == TOKENIZER else {},
+        changes=(change,),
+        advice=str(change),
+    )
 
 
 TOKENIZER = "the tokenizer"
@@ -47,21 +60,12 @@ def _missed_end(model: ModelConfig, tokenizer: int | None) -> tuple[int, str] | 
     own, chosen = own_ends(model), model.end_tokens
     if tokenizer in (own if chosen is None else chosen):
         return None
-    if chosen is None and tokenizer is not None and tokenizer not in (_ends_of_type(model) or (tokenizer,)):
-        return tokenizer, TOKENIZER
     if chosen is not None and own and set(own).isdisjoint(chosen):
         return own[0], "its model"
-    if tokenizer is not None and (chosen is not None or (own and model.path is not None)):
+    is_new_without = model.path is None and (model.config or {}).get("eos_token_id", ...) is None
+    if tokenizer is not None and (chosen is not None or is_new_without or (own and model.path is not None)):
         return tokenizer, TOKENIZER
     return None
-
-
-def _ends_of_type(model: ModelConfig) -> tuple[int | None, ...]:
-    """The end token of a new model whose configuration names none, or None where it has none; empty if unknown."""
-    config = model.config or {}
-    if model.path is not None or config.get("eos_token_id") is not None:
-        return ()
-    return (None,) if "eos_token_id" in config else default_tokens(str(config.get("model_type")), "eos_token_id")
 
 
 def _models(subject: Subject) -> Iterator[tuple[str, ModelConfig]]:
