@@ -188,6 +188,10 @@ def in_groups(rewards: torch.Tensor, group: int, statistic: str) -> torch.Tensor
 
     Raises:
         SizeError: HF314 for groups of one, which have no such ``statistic``, HF313 for rows that make no whole groups.
+
+    >>> import torch
+    >>> in_groups(torch.tensor([1.0, 0.0, 2.0, 2.0]), 2, "mean").tolist()
+    [[1.0, 0.0], [2.0, 2.0]]
     """
     if group < 2:
         raise SizeError("HF314", f"a group of {group} has no {statistic}; sample at least 2 responses a prompt")

@@ -64,7 +64,11 @@ def check_tokens(ids: torch.Tensor, model: Any) -> None:
     unknown = (ids < 0) | (ids >= count)
     if bool(unknown.any()):
         row, column = _first(unknown)
-        raise bad_row(row, f"its token in column {column} is {int(ids[row, column])}; the model has 0 to {count - 1}")
+        raise bad_row(
+            row,
+            f"its token in column {column} is {int(ids[row, column])}, and the model has 0 to {count - 1}: is the "
+            "tokenizer that of the model?",
+        )
 
 
 def check_preferences(preference: torch.Tensor) -> torch.Tensor:

@@ -131,7 +131,7 @@ def test_a_token_without_an_embedding_is_named(token: int) -> None:
     ids[2, 0] = token
     with (
         imitated.compile(tiny.deployment(1, actor=tiny.ACTOR), SIZES).launch("local") as running,
-        pytest.raises(RoleError, match=rf"HF811.*row 2: its token in column 0 is {token}; the model has 0 to 15"),
+        pytest.raises(RoleError, match=rf"HF811.*row 2: its token in column 0 is {token}, and the model has 0 to 15"),
     ):
         running.step(Sequences(ids=ids, mask=rows.mask.tensor, response_mask=rows.response_mask.tensor))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
-from hfdsl.graph.program import RoleCall
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.ready import is_ready
+
+READY: Final = "hfdsl.rl.dataflows."
+"""The package of the ready dataflows."""
 
 
 def evaluations_train_nothing(subject: Subject) -> Iterator[Finding]:
@@ -29,15 +31,12 @@ def evaluations_train_nothing(subject: Subject) -> Iterator[Finding]:
 
 
 def training_trains(subject: Subject) -> Iterator[Finding]:
-    """HF705: a call of the training writes a state; of roles that declare nothing nobody knows."""
-    graphs = [graph for table, graph in subject.graphs.items() if table != "evaluation"]
-    calls = [node for graph in graphs for node in graph.calls]
-    roles = {op.role for node in calls if isinstance(op := node.op, RoleCall)}
-    if not any(map(trains, calls)) and all(is_ready(subject.loaded.roles[role]) for role in roles):
+    """HF705: a ready dataflow, with its update, writes a state; a user's own may be there to score."""
+    calls = [node for table, graph in subject.graphs.items() if table != "evaluation" for node in graph.calls]
+    if subject.config.algorithm.startswith(READY) and not any(map(trains, calls)):
         yield subject.finding(
             "HF705",
             f"'{subject.graphs[''].name}' trains no role: the run would end with the weights that it begins with",
             "algorithm",
-            notes=("name the dataflow that learns from its rows: [update] with algorithm and rows",)
-            * (subject.config.update is None),
+            notes=("name the dataflow that learns from its rows: [update] with algorithm and rows",),
         )
