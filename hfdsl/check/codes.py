@@ -95,6 +95,7 @@ CODES: dict[str, Code] = {
     "HF354": Code("a critic that learns returns computed with another critic's values", "warning"),
     "HF355": Code("padding counted as tokens", "warning"),
     "HF356": Code("a mask of tokens to learn that nothing reads", "warning"),
+    "HF357": Code("a division by a spread that is 0 where scores are equal", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     "HF361": Code("a data set with fewer prompts than a step takes", "warning"),
     # HF4xx dispatch and collect

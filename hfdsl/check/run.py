@@ -99,6 +99,7 @@ from hfdsl.check.rules import (
     value_targets,
     vocabularies,
     wiring,
+    zero_spreads,
 )
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
@@ -133,6 +134,7 @@ RULES: tuple[Rule | BySize, ...] = (
     columns.bodies_read_their_columns,
     formulas.numbers_fit_formulas,
     formulas.groups_have_a_spread,
+    zero_spreads.divisors_are_not_zero,
     mixed_rows.rows_are_kept_apart,
     padded_tokens.padding_is_no_token,
     BySize(results.results),
