@@ -27,11 +27,11 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.toml.tables import as_table
@@ -75,10 +75,11 @@ class _Writer:
         self._names: dict[type, str] = {}
 
     def table(self, kind: type) -> JsonSchema:
-        annotations, bounds, docs = hints(kind), get_type_hints(kind, include_extras=True), field_docs(kind)
+        hints(kind)  # refuses annotations that cannot be read
+        annotations, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
         properties = {
             field.name: {
-                **self._property(kind, field, annotations[field.name], bounds[field.name]),
+                **self._property(kind, field, annotations[field.name]),
                 **({"description": _markdown(docs[field.name])} if field.name in docs else {}),
                 **_default(field),
             }
@@ -97,17 +98,20 @@ class _Writer:
             **({"required": needed} if needed else {}),
         }
 
-    def _property(self, kind: type, field: Field[Any], annotation: Any, bounded: Any) -> JsonSchema:
+    def _property(self, kind: type, field: Field[Any], annotation: Any) -> JsonSchema:
         if issubclass(kind, RunConfig) and field.name == "deployment":
             annotation = annotation | str  # a path
         # A role's table need not name its kind: "roles" names the role's class.
         role = issubclass(kind, RunConfig) and field.name not in RunConfig.__dataclass_fields__
-        schema = self._value(annotation, tagged=not role)
-        return {**schema, **_limits(bounds_of(bounded))}
+        return self._value(annotation, tagged=not role)
 
     def _value(self, annotation: Any, tagged: bool = True) -> JsonSchema:
         """The schema of an annotation's values, of a reference, and of ``"none"`` if the annotation takes None."""
-        members = get_args(annotation) if is_union(annotation) else (annotation,)
+        members = tuple(map(_plain, get_args(annotation) if is_union(annotation) else (annotation,)))
+        return {**self._values(members, tagged), **_limits(bounds_of(annotation))}
+
+    def _values(self, members: Sequence[Any], tagged: bool) -> JsonSchema:
+        """The schema of the values of several annotations."""
         schemas = [schema for member in members if (schema := self._member(member)) is not None]
         if tagged and sum("$ref" in schema for schema in schemas) > 1:
             named = {"required": [KIND]}
@@ -153,6 +157,11 @@ class _Writer:
             table = self.table(kind)
             self.definitions[name] = {**table, **_text(none=True), "type": ["object", "string"]}
         return {"$ref": f"#/definitions/{self._names[kind]}"}
+
+
+def _plain(annotation: Any) -> Any:
+    """An annotation without the bounds of its numbers."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _limits(bounds: Within | None) -> JsonSchema:

@@ -14,6 +14,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from hfdsl.errors import ConfigError
+from hfdsl.rl.fields import Count
 from hfdsl.rl.training.algorithms import READY
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.config_names import read_names
@@ -129,6 +130,8 @@ class Named:
     level: Literal["low", 2] = "low"
     function: Callable[[int], int] | str = "f"
     inner: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Count] = field(default_factory=dict)
+    steps: list[Count] | None = None
 
 
 def test_what_a_field_says_of_itself_is_in_the_schema() -> None:
@@ -150,6 +153,8 @@ def test_what_a_field_says_of_itself_is_in_the_schema() -> None:
         {"type": "string", "pattern": reference},
     ]
     assert schema["properties"]["function"] == {"type": "string", "default": "f"}
+    assert schema["properties"]["sizes"]["additionalProperties"]["minimum"] == 1
+    assert schema["properties"]["steps"]["items"]["minimum"] == 1
 
 
 Capture = pytest.CaptureFixture[str]
