@@ -212,6 +212,9 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
         errors = list(separated(error))
         reported = {named.field for named in errors}
         raise together([*errors, *_errors_without_names(table, changes, reported)]) from None
+    for name in (change.partition("=")[0].strip().partition(".")[0] for change in changes):
+        if name in parts.roles and name not in parts.kind.__dataclass_fields__:
+            raise _takes_no_table(name, parts)
     table = tables.with_changes(
         table=parts.table, kind=parts.kind, changes=[_dotted(c, parts.algorithm) for c in changes]
     )
@@ -294,12 +297,18 @@ def _tables_of_no_role(table: Mapping[str, Any], parts: NamedParts) -> Iterator[
         ):
             continue
         if name in parts.roles:
-            problem = f"'{name}' is a role of class {parts.roles[name].__name__}, which takes no table"
-            text = f'{problem}; remove [{name}], or name a class that takes one: [roles] {name} = "module:Class"'
+            yield _takes_no_table(name, parts)
         else:
             tabled = [role for role in parts.roles if role in field_names]
             text = f"there is no role '{name}'; the roles with a table are {', '.join(tabled)}"
-        yield ConfigError("HF901", text, name)
+            yield ConfigError("HF901", text, name)
+
+
+def _takes_no_table(name: str, parts: NamedParts) -> ConfigError:
+    """The error for the table of a role whose class takes no arguments."""
+    problem = f"'{name}' is a role of class {parts.roles[name].__name__}, which takes no table"
+    text = f'{problem}; remove [{name}], or name a class that takes one: [roles] {name} = "module:Class"'
+    return ConfigError("HF901", text, name)
 
 
 def _missing_tables(table: Mapping[str, Any], parts: NamedParts) -> Iterator[ConfigError]:

@@ -166,3 +166,6 @@ def test_a_class_of_another_type_is_one_of_its_name(tmp_path: Path) -> None:
 def test_an_empty_table_of_a_role_without_arguments_is_to_be_removed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"which takes no table; remove \[reward\], or name a class that takes one"):
         from_table(table(tmp_path, reward={}))
+    for change in ("reward={}", "reward.scale=1"):
+        with pytest.raises(ConfigError, match=r"'reward' is a role of class Follows, which takes no table; remove"):
+            from_table(table(tmp_path), [change])
