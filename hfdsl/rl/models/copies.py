@@ -24,7 +24,7 @@ from hfdsl.rl.models.held_weights import HeldWeights
 from hfdsl.rl.models.loading import end_tokens, load, pad_token
 from hfdsl.rl.models.offloading import model_to_device, model_to_host
 from hfdsl.rl.models.policies import apart_in_engine, policy, rollout, sampling, versioned_rollout
-from hfdsl.rl.models.row_errors import check_padding
+from hfdsl.rl.models.row_errors import check_ends
 from hfdsl.rl.models.sharding import (
     check_full_state_dict,
     full_adapter,
@@ -244,7 +244,7 @@ def _initial_model(config: ModelConfig, generation: GenerationConfig, lora: Lora
 def _read_by_engines(prompts: Prompts) -> tuple[torch.Tensor, torch.Tensor]:
     """The ids and the mask of prompts on the host, since engines read lists; their responses follow in one tensor."""
     ids, mask = prompts.ids.tensor.cpu(), prompts.mask.tensor.cpu()
-    check_padding(mask, mask.shape[1])
+    check_ends(mask)
     return ids, mask
 
 

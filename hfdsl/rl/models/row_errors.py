@@ -1,21 +1,28 @@
 """Rows that a model would compute wrong numbers of, and errors that name a row of the batch.
 
-A worked example, with P = 3 and R = 2. A model continues what is in the column before the border::
+A worked example, with P = 3 and R = 2. A model predicts a token from the state of the column before it::
 
              prompt    response
-    row 0    . a b  |  c .        c follows b
-    row 1    a b .  |  c .        c would follow padding: tokenizers pad on the right by default
-    row 2    . a b  |  c d        with d in response_mask, and not in mask: d would be learned without being read
+    row 0    . a b  |  c .        c from b
+    row 1    a b .  |  c .        c from padding: tokenizers pad on the right by default
+    row 2    . a b  |  . c        c from padding
+    row 3    a . b  |  c .        c from b, which attends to a: earlier turns may leave padding between tokens
+    row 4    . a b  |  c d        with d in response_mask, and not in mask: d would be learned without being read
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from hfdsl.errors import HfError
 from hfdsl.protocols.call import running_call
+
+PADDING: Final = (
+    'pad prompts on the left, with padding_side="left" of a tokenizer of transformers, and responses on the right'
+)
+"""Advice on padding."""
 
 
 def bad_row(row: int, problem: str, code: str = "HF811") -> HfError:
@@ -29,29 +36,44 @@ def check_prompts(ids: torch.Tensor, mask: torch.Tensor, model: Any) -> None:
     """Refuse prompts i64[B, P] with mask bool[B, P] that a model cannot continue.
 
     Raises:
-        HfError: HF811 for a prompt without a token, with padding after a token, or with a token that the model has not.
+        HfError: HF811 for a prompt without a token, with padding at its end, or with a token that the model has not.
     """
     check_tokens(ids, model)
-    check_padding(mask, mask.shape[1])
+    check_ends(mask)
     empty = ~mask.any(1)
     if bool(empty.any()):
         raise bad_row(_first(empty)[0], "its prompt has no token, so that nothing comes before a response")
+
+
+def check_ends(mask: torch.Tensor) -> None:
+    """Refuse prompts, by their masks bool[B, P], that end with padding.
+
+    Raises:
+        HfError: HF811.
+    """
+    padded = mask.any(1) & ~mask[:, -1]
+    if bool(padded.any()):
+        raise bad_row(_first(padded)[0], f"its prompt ends with padding, from which a response would begin; {PADDING}")
 
 
 def check_sequences(ids: torch.Tensor, mask: torch.Tensor, response_mask: torch.Tensor, model: Any) -> None:
     """Refuse sequences i64[B, T] with masks bool[B, T] and bool[B, R] of which a model would compute other numbers.
 
     Raises:
-        HfError: HF811 for a prompt with padding after a token, tokens of a response that the mask calls padding, and
-            tokens that the model has not.
+        HfError: HF811 for tokens of a response after padding, for those that the mask calls padding, and for tokens
+            that the model has not.
     """
     check_tokens(ids, model)
     border = mask.shape[1] - response_mask.shape[1]
-    check_padding(mask, border)
     unread = response_mask & ~mask[:, border:]
     if bool(unread.any()):
         row, token = _first(unread)
         raise bad_row(row, f"token {token} of its response counts in response_mask, but is padding in mask")
+    before = mask[:, border - 1 : -1]
+    late = response_mask & ~before & (mask.cumsum(1)[:, border - 1 : -1] > 0)
+    if bool(late.any()):
+        row, token = _first(late)
+        raise bad_row(row, f"token {token} of its response comes after padding, which would predict it; {PADDING}")
 
 
 def check_tokens(ids: torch.Tensor, model: Any) -> None:
@@ -81,22 +103,6 @@ def check_preferences(preference: torch.Tensor) -> torch.Tensor:
     if bool(unknown.any()):
         raise bad_row(_first(unknown)[0], "its preference is nan, as where the score of a response is")
     return preference
-
-
-def check_padding(mask: torch.Tensor, border: int) -> None:
-    """Refuse prompts with padding after a token, in the columns of bool[B, T] before ``border``.
-
-    Raises:
-        HfError: HF811.
-    """
-    late = mask[:, : border - 1] & ~mask[:, 1:border]
-    if bool(late.any()):
-        row, column = _first(late)
-        raise bad_row(
-            row,
-            f"its prompt has padding in column {column + 1}, after a token; prompts are padded on the left: with a "
-            'tokenizer of transformers, set padding_side="left"',
-        )
 
 
 def _first(flags: torch.Tensor) -> list[int]:

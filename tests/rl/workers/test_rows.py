@@ -53,8 +53,9 @@ def masks(width: int) -> st.SearchStrategy[Masks]:
     return st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1, max_size=4)
 
 
-def has_late_padding(prompt: Sequence[bool]) -> bool:
-    return any(read and not after for i, read in enumerate(prompt) for after in prompt[i:])
+def follows_padding(tokens: Sequence[bool], place: int) -> bool:
+    """Whether the token at a place comes after padding that comes after tokens."""
+    return any(tokens[:place]) and not tokens[place - 1]
 
 
 @given(masks(4), st.integers(-2, 9), st.data())
@@ -62,7 +63,7 @@ def test_exactly_what_a_model_can_continue_passes(rows: Masks, token: int, data:
     ids, mask = torch.zeros(len(rows), 4, dtype=torch.int64), torch.tensor(rows)
     place = data.draw(st.integers(0, len(rows) - 1)), data.draw(st.integers(0, 3))
     ids[place] = token
-    wrong = {row for row, prompt in enumerate(rows) if has_late_padding(prompt) or not any(prompt)}
+    wrong = {row for row, prompt in enumerate(rows) if follows_padding(prompt, len(prompt)) or not any(prompt)}
     wrong |= {place[0]} if not 0 <= token < 8 else set()
     row = refused(check_prompts, ids, mask)
     assert (row in wrong) if wrong else row is None
@@ -77,7 +78,7 @@ def test_exactly_what_a_model_reads_counts(rows: Masks, data: st.DataObject) -> 
     wrong = {
         row
         for row, tokens in enumerate(rows)
-        if has_late_padding(tokens[:3]) or any(counts[row, i] and not tokens[3 + i] for i in range(3))
+        if any(counts[row, i] and (not tokens[3 + i] or follows_padding(tokens, 3 + i)) for i in range(3))
     }
     row = refused(check_sequences, torch.zeros_like(mask, dtype=torch.int64), mask, counts)
     assert (row in wrong) if wrong else row is None
@@ -108,8 +109,24 @@ def test_a_tokenizer_that_pads_on_the_right_is_named(engine: Any) -> None:
     short = int((prompts.mask.tensor.sum(1) < tiny.PROMPT).nonzero()[0])
     with sampled.compile(tiny.deployment(1, actor=actor), SIZES).launch("local") as running:
         running.step(prompts)
-        with pytest.raises(RoleError, match=rf"HF811.*actor.generate.*row {short}: its prompt has padding in column"):
+        with pytest.raises(RoleError, match=rf"HF811.*actor.generate.*row {short}: its prompt ends with padding"):
             running.step(padded_on_the_right(prompts))
+
+
+@pytest.mark.parametrize("engine", ["plain", "captured"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_padding_between_turns_changes_nothing(engine: Any, packing: bool) -> None:
+    generation, batching = replace(tiny.GENERATION, engine=engine), w.BatchingConfig(tokens=64, packing=packing)
+    actor = w.Actor(replace(tiny.ACTOR, generation=generation, batching=batching))
+    rollouts = []
+    for tokens in ([0, 0, 5, 6, 7], [0, 5, 0, 6, 7], [5, 6, 0, 0, 7]):
+        ids = torch.tensor([tokens])
+        with in_call(Call(0, 0, 0, rank=0, row_count=1)):
+            rollouts.append(actor.generate(Prompts(ids=ids, mask=ids > 0, task=[{}])))
+    first, *others = rollouts
+    for other in others:
+        assert torch.equal(other.ids.tensor[:, tiny.PROMPT :], first.ids.tensor[:, tiny.PROMPT :])
+        torch.testing.assert_close(other.log_probs.tensor, first.log_probs.tensor)
 
 
 def test_tokens_that_nobody_reads_are_not_learned() -> None:
