@@ -186,6 +186,6 @@ def test_groups_in_turn_are_wrong_of_all_rows_too(tmp_path: Path) -> None:
 
 
 def test_what_is_not_followed_is_not_reported(tmp_path: Path) -> None:
-    for expression in ("y - len(tokens)", "y - sum(y)", "y - y[0]", "y - y[y > 0].mean()"):
+    for expression in ("y - len(tokens)", "y - sum(y)", "y - y[0]", "y - y[y > 0].mean()", "y.view(-1, 0).sum(1)"):
         module = program(tmp_path, expression)
         assert module.by_function.check(dims={module.B: 8}).codes == ()

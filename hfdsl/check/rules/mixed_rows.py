@@ -348,7 +348,7 @@ class _Body:
         """Whether a plan keeps groups of this size whole; of a size that is not known it may, if it keeps any."""
         kept, parameter = self.group
         match size:
-            case ast.Constant(int(count)):
+            case ast.Constant(int(count)) if count > 0:
                 return kept % count == 0
             case ast.Name(name) if name != parameter:
                 constant: Any = getattr(self.body, "__globals__", {}).get(name)
