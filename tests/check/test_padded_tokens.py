@@ -150,7 +150,7 @@ def less_its_own_mean(rollout: Rollout, gains: Advantages, scores: Scores) -> Ad
 @hf.function
 def scaled_by_its_own(rollout: Rollout, gains: Advantages, scores: Scores) -> Advantages:
     gain = gains.advantage.tensor
-    return Advantages(advantage=gain / gain.std(dim=1, keepdim=True))
+    return Advantages(advantage=gain / (gain.std(dim=1, keepdim=True) + 1e-6))
 
 
 @hf.function

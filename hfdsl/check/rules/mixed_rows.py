@@ -20,12 +20,25 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from hfdsl.check.bodies import STATEMENTS, assigned_names, callee, certain_statements, definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.row_tensors import (
+    DRAWN_ORDERS,
+    ELEMENTWISE,
+    FORMS,
+    MODULES,
+    ORDERS,
+    REDUCTIONS,
+    VIEWS,
+    BodyValue,
+    First,
+    RowTensor,
+    indexed,
+    reduced,
+)
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.program import FunctionCall, Node
 from hfdsl.graph.signatures import PortType, RecordType, Signature
@@ -35,60 +48,8 @@ from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec
 from hfdsl.types.rows import Grouped, WholeRows, group_size
 
-
-def _functions(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
-ELEMENTWISE = _functions(
-    "abs add bool ceil clamp clip clone contiguous cpu cuda detach div double exp expm1 float floor int log log1p log2 "
-    "logical_not long masked_fill maximum minimum mul nan_to_num neg pow reciprocal relu round rsqrt sigmoid sign sqrt "
-    "square sub tanh to where"
-)
-"""Functions of tensors that compute each value from those at the same place."""
-
-REDUCTIONS = _functions(
-    "all amax amin any argmax argmin logsumexp max mean median min nanmean norm prod quantile std std_mean sum var "
-    "var_mean"
-)
-"""Functions of a tensor that take all values together, or those along ``dim``."""
-
-ORDERS = _functions("argsort cumprod cumsum flip log_softmax normalize roll softmax sort")
-"""Functions along one dim, by default the last: over the first, a value depends on those of other rows."""
-
-DRAWN_ORDERS = ("randperm",)
-"""Functions that draw an order of as many rows as there are."""
-
-DIM_IS_SECOND = ("norm", "normalize", "quantile", "roll")
-"""The functions whose dim follows another number."""
-
-VIEWS = _functions("expand flatten repeat repeat_interleave reshape tile view")
-"""Functions that arrange the values of a tensor in other dims, or repeat them."""
-
-FORMS = _functions("indices item squeeze tolist unsqueeze values")
-"""Functions that return a statistic in another form."""
-
-MODULES = _functions("F nn.functional torch torch.nn.functional")
-"""The modules whose functions have these names."""
-
 DEPTH = 3
 """How deep calls of functions within functions are followed."""
-
-First: TypeAlias = Literal["rows", "pieces", "groups", "cut groups", "repeated groups"]
-"""What the first dim of a tensor are: the rows of the call, pieces as long as it has rows for them, or groups of rows:
-whole ones, some that a plan may cut, or the whole ones all over again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowTensor:
-    """A tensor of the values of rows; ``dims`` is None if the number of its dims is unknown."""
-
-    dims: int | None
-    first: First = "rows"
-
-
-BodyValue: TypeAlias = RowTensor | Literal["statistic"] | None
-"""The abstract value of an expression; None if unknown."""
 
 Mix: TypeAlias = Literal["statistic", "cut groups", "repeated groups"]
 """What an expression computes rows from."""
@@ -259,7 +220,7 @@ class _Body:
                 rows = self.value(source)
                 if isinstance(rows, RowTensor) and self.value(index) == "statistic":
                     self.mixing.append((node, "statistic"))
-                return _indexed(rows, index)
+                return indexed(rows, index)
             case ast.Call():
                 return self.call_result(node)
         return None
@@ -300,7 +261,7 @@ class _Body:
         if isinstance(rows, RowTensor) and function in VIEWS:
             return self.viewed(rows, function, positional)
         if isinstance(rows, RowTensor) and function in REDUCTIONS | ORDERS:
-            result = _reduced(rows, function, positional, {keyword.arg: keyword.value for keyword in call.keywords})
+            result = reduced(rows, function, positional, {keyword.arg: keyword.value for keyword in call.keywords})
             if isinstance(result, RowTensor) and rows.first == "cut groups":
                 self.mixing.append((call, "cut groups"))
             return result
@@ -354,48 +315,3 @@ class _Body:
                 constant: Any = getattr(self.body, "__globals__", {}).get(name)
                 return kept % constant == 0 if type(constant) is int and constant > 0 else kept > 1
         return kept > 1 or parameter is not None
-
-
-def _reduced(
-    rows: RowTensor, function: str, positional: list[ast.expr], named: dict[str | None, ast.expr]
-) -> BodyValue:
-    """A reduction or an order of rows: a statistic if it goes over the first dim, rows if it goes over others."""
-    place = 1 if function in DIM_IS_SECOND else 0
-    dim_argument = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))
-    if function in REDUCTIONS and (dim_argument is None or rows.first == "pieces"):
-        return "statistic"
-    dims = dim_numbers(dim_argument) if dim_argument is not None else (-1,)
-    if not dims or (rows.dims is None and min(dims) < 0):
-        return None
-    if not {0, -(rows.dims or 0)}.isdisjoint(dims):
-        return "statistic"
-    keeps_dims = function in ORDERS or "keepdim" in named or len(positional) > place + 1
-    return RowTensor(rows.dims if keeps_dims or rows.dims is None else rows.dims - len(dims), rows.first)
-
-
-def dim_numbers(argument: ast.expr) -> tuple[int, ...]:
-    """The dims that an argument names; none if it is not a literal."""
-    try:
-        value = ast.literal_eval(argument)
-    except ValueError:
-        return ()
-    entries = value if isinstance(value, (tuple, list)) else (value,)
-    return tuple(entries) if all(type(dim) is int for dim in entries) else ()
-
-
-def _indexed(value: BodyValue, index: ast.expr) -> BodyValue:
-    """Index a value: all rows are left, if the index takes the whole first dim."""
-    if not isinstance(value, RowTensor):
-        return value
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    match parts:
-        case [ast.Slice(None, None, None), *rest]:
-            if value.dims is None or any(isinstance(part, ast.Constant) and part.value is ... for part in rest):
-                return RowTensor(None, value.first)
-            added = sum(isinstance(part, ast.Constant) and part.value is None for part in rest)
-            removed = sum(not isinstance(part, ast.Slice) for part in rest) - added
-            return RowTensor(value.dims + added - removed, value.first)
-        case [ast.Constant(value=constant), ast.Constant(value=None)] if constant is ...:
-            return RowTensor(None if value.dims is None else value.dims + 1, value.first)
-        case _:
-            return None

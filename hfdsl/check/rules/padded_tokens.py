@@ -30,8 +30,9 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
+from hfdsl.check.row_tensors import ELEMENTWISE, FORMS, dim_numbers
 from hfdsl.check.rules.formulas import bound_arguments, call_name
-from hfdsl.check.rules.mixed_rows import ELEMENTWISE, FORMS, dim_numbers, may_get_a_part
+from hfdsl.check.rules.mixed_rows import may_get_a_part
 from hfdsl.check.rules.renamed import VOCABULARY
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.origins import stored_column

@@ -52,9 +52,9 @@ def divisors_are_not_zero(context: Context) -> Iterator[Finding]:
         if division is not None:
             yield Finding(
                 "HF357",
-                f"'{node.label}' divides by '{ast.unparse(division)}', which is 0 where the values of a group are "
-                "equal, so that its rows are NaN",
-                Label(span_of(definition_span(signature.body).file, division), "0 in a group of equal values"),
+                f"'{node.label}' divides by '{ast.unparse(division)}', which is 0 where the values that it is of "
+                "are equal, and its rows are NaN then",
+                Label(span_of(definition_span(signature.body).file, division), "0 for equal values"),
                 (Label(node.span, "called here"),),
                 notes=("add a small number to it, as in (x.std(1, keepdim=True) + 1e-6)",),
             )
