@@ -199,7 +199,8 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
     length = sampling.generation.max_tokens
     ids, mask = _checked(policy, prompts, length, sampling.limit)
     if not len(ids):
-        return _no_responses(ids, mask, length)
+        none = _no_responses(ids, mask, length)
+        return none if sampling.external is None else {**none, "engine_log_probs": none["log_probs"]}
     engine_log_probs = None
     if sampling.external is not None and sampling.engine_weights is not None:
         sampled = _generate_externally(policy, ids, mask, sampling.external, sampling.engine_weights, greedy)
