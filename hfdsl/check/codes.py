@@ -156,8 +156,6 @@ CODES: dict[str, Code] = {
     # HF7xx effects
     "HF701": Code("weights that are staler than their reader allows"),
     "HF703": Code("a body that writes into its arguments"),
-    "HF705": Code("a training that trains nothing", "warning"),
-    "HF706": Code("an evaluation that trains"),
     "HF707": Code("a sync between roles that share no state"),
     "HF708": Code("weights that only rank 0 receives and every rank reads", "warning"),
     "HF709": Code("declarations of a state that do not fit together", "warning"),
@@ -225,6 +223,8 @@ CODES: dict[str, Code] = {
     "HF772": Code("a state to verify that nothing syncs"),
     "HF773": Code("a rank that exports other parts than its layout says"),
     "HF774": Code("a rank that loads into other memory than its layout says"),
+    "HF780": Code("a training that trains nothing", "warning"),
+    "HF781": Code("an evaluation that trains"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

@@ -47,9 +47,9 @@ FORMS = functions("indices item squeeze tolist unsqueeze values")
 MODULES = functions("F nn.functional torch torch.nn.functional")
 """The modules whose functions have these names."""
 
-First: TypeAlias = Literal["rows", "pieces", "groups", "cut groups", "repeated groups"]
-"""What the first dim of a tensor are: the rows of the call, pieces as long as it has rows for them, or groups of rows:
-whole ones, some that a plan may cut, or the whole ones all over again."""
+First: TypeAlias = Literal["rows", "reordered", "pieces", "groups", "cut groups", "repeated groups"]
+"""What the first dim of a tensor are: the rows of the call, also in another order, pieces as long as it has rows for
+them, or groups of rows: whole ones, some that a plan may cut, or the whole ones all over again."""
 
 
 @dataclass(frozen=True, slots=True)

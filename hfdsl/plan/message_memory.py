@@ -14,9 +14,9 @@ contiguous, and its buffers would take 32 bytes for bucket 0 and 16 for bucket 1
 Why it is enough. A rank lays out its messages by what it holds (``runtime.weights.messages``): a part needs no buffer
 if it is large, contiguous, in the dtype of the sync, and on the device of the exchange. ``Parameter.contiguous`` states
 all but the first, as far as a box of a contiguous tensor is contiguous; every other part counts. Each side has memory
-for two of its turns, one after the other. A turn of a reader is a bucket, as is one of a sender that broadcasts. Other
-senders have a turn for each reader, whose part of a bucket what a reader gets bounds: two such turns may be of the
-largest bucket.
+for two of its turns, one after the other. A turn of a reader is a bucket, as is one of a sender that broadcasts or is
+alone with one reader. Other senders have a turn for each reader of each bucket of which they have a part, which is no
+more than what that reader gets: two such turns may both be of the largest size.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def buffer_bytes(
         return counted[key]
 
     sizes = [sum(map(size, bucket.shares)) for bucket in schedule.buckets]
-    if side == "exports" and not broadcast and schedule.target_mesh.world_size > 1:
+    alone = schedule.source_mesh.world_size == schedule.target_mesh.world_size == 1
+    if side == "exports" and not (broadcast or alone):
         return 2 * max(sizes, default=0)
     return on_their_way(sizes)
 

@@ -89,7 +89,7 @@ class Learning:
 
     ``dtype`` is that of the parameters which the optimizer changes. The ``rate`` rises from 0 in ``warmup`` updates;
     with ``end`` it falls from there to ``least_rate`` at that update. ``pretrained`` parameters are those of a saved
-    model, which a large rate would overwrite.
+    model, which a large rate would overwrite. ``epsilon`` is that of AdamW, if it is the optimizer.
     """
 
     rate: float
@@ -98,6 +98,7 @@ class Learning:
     end: int | None = None
     least_rate: float = 0.0
     pretrained: bool = False
+    epsilon: float | None = None
 
 
 def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -289,7 +290,7 @@ def declared_learning(role: type, args: tuple[Any, ...], kwargs: Mapping[str, An
     ...     def learning(rate: float) -> Learning:
     ...         return Learning(rate, "bfloat16")
     >>> declared_learning(Trainer, (1e-6,), {}), declared_learning(Trainer, (), {})
-    (Learning(rate=1e-06, dtype='bfloat16', warmup=0, end=None, least_rate=0.0, pretrained=False), None)
+    (Learning(rate=1e-06, dtype='bfloat16', warmup=0, end=None, least_rate=0.0, pretrained=False, epsilon=None), None)
     """
     fact = _stated(role, "learning", args, kwargs)
     return fact if isinstance(fact, Learning) else None

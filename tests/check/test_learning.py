@@ -97,6 +97,8 @@ def test_small_steps_of_16_bit_parameters(training: TrainingConfig, lora: Lora |
 def test_updates_in_float16_are_no_numbers(rate: float) -> None:
     half = replace(MODEL, dtype="float16")
     assert check(ppo, learns("actor", optimizer(learning_rate=rate), half)).codes == ("HF719",)
+    larger = learns("actor", optimizer(learning_rate=rate, epsilon=1e-4), half)
+    assert ("HF719" in check(ppo, larger).codes) == (rate < 1e-4)  # rounded away, but a number
     kept = replace(optimizer(learning_rate=rate), master_weights=True)
     assert "HF719" not in check(ppo, learns("actor", kept, half)).codes
     weight = torch.nn.Parameter(torch.ones(8, dtype=torch.float16))

@@ -30,6 +30,14 @@ APART = (
     "(y.view(-1, TWO).softmax(1) + y.view(-1, TWO).amax(-1)[:, None]).reshape(-1)",
     "F.normalize(x, dim=1).sum(1)",
     "centered(x, 1).sum(1)",
+    "(y[y.argsort()] * 2)[y.argsort().argsort()]",
+    "y - y.view(-1, 1).sum(1).repeat(1)",
+    "y - y.view(-1, TWO).mean(1, keepdim=True).expand(-1, TWO).flatten()",
+    "in_views(y)",
+    "by_pair(y)",
+    "in_groups(y, 2)",
+    "less_one(*ONES, y)",
+    "abs_often(y)",
 )
 MIXED = (
     "y - y.mean()",
@@ -74,6 +82,7 @@ GROUPED = (
 
 MODULE = """
 from __future__ import annotations
+import functools
 import torch
 import torch.nn.functional as F
 import hfdsl as hf
@@ -83,6 +92,35 @@ TWO = 2
 def whitened(values):
     spread, mean = torch.std_mean(values)
     return (values - mean) / (spread + 1e-6)
+
+def in_views(values):
+    if values.ndim == 1:
+        values = values.view(-1, 2)
+    return (values - values.mean(-1, keepdim=True)).flatten()
+
+def each_pair(function):
+    @functools.wraps(function)
+    def pairs(values):
+        return torch.cat([function(pair) for pair in values.view(-1, 2)])
+    return pairs
+
+@each_pair
+def by_pair(values):
+    return values - values.mean()
+
+n = 3
+
+def in_groups(values, n):
+    groups = values.view(-1, n)
+    return (groups - groups.mean(1, keepdim=True)).flatten()
+
+ONES = (1.0, torch.ones(3))
+
+def less_one(first, ones, values):
+    return values - ones.mean()
+
+def abs_often(values):
+    return values.abs().abs().abs().abs().abs().abs().abs().abs().abs().abs().abs().abs().abs().abs().abs().abs().abs()
 
 def outer(values):
     return whitened(values + 1)
@@ -171,7 +209,7 @@ def test_groups_are_declared(tmp_path: Path, expression: str) -> None:
         with pytest.raises(RuntimeError, match="invalid for"):  # nothing else is wrong with an odd number of rows
             module.by_function(whole[:3])
         assert torch.equal(module.by_function(whole[:4]).value.tensor, computed[:4])
-        is_known = "len(" not in expression or rows == "hf.Independent"
+        is_known = "len(" not in expression
         report = module.by_function.check(dims={module.B: 12})
         assert report.codes == (() if is_whole or not is_known else ("HF338",))
 

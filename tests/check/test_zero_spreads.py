@@ -13,6 +13,7 @@ import torch
 MODULE = """
 from __future__ import annotations
 import torch
+from torch import where
 import hfdsl as hf
 
 class B(hf.Dim): ...
@@ -60,6 +61,12 @@ NUMBERS = (
     ("s = groups.std(1, keepdim=True)\n    s += 1e-4", "gained / s"),
     ("pass", "gained * groups.std(1, keepdim=True)"),
     ("pass", "gained / 4"),
+    ("s = groups.std(1, keepdim=True)\n    s[s == 0] = 1.0", "gained / s"),
+    ("s = groups.std(1, keepdim=True)\n    s.clamp_(min=1e-6)", "gained / s"),
+    ("s = groups.std(1, keepdim=True)\n    if bool((s == 0).any()):\n        s = s + 1e-4", "gained / s"),
+    ("s = groups.std(1, keepdim=True)", "gained / s if bool((s > 0).all()) else gained"),
+    ("s = groups.std(1, keepdim=True)\n    z = gained / s\n    z[s.expand(-1, 4) == 0] = 0.0", "z"),
+    ("s = groups.std(1, keepdim=True)", "where(s > 0, gained / s, 0)"),
 )
 
 

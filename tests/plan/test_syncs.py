@@ -11,9 +11,11 @@ import pytest
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.gpu_memory import _added, gpu_peaks
+from hfdsl.plan.message_memory import buffer_bytes
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
+from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.syncs import SyncTraffic
-from hfdsl.protocols.layouts import Generation, Layout, Parameter, Replicas, Slices
+from hfdsl.protocols.layouts import ByName, Generation, Layout, Only, Parameter, Replicas, Slices
 from hfdsl.rl.workers.actor import FROM_FIRST
 from hfdsl.tools.plan_json import plan_as_dict
 from tests.check.prelude import B, Dispatch, Engine, Prompts, register
@@ -133,6 +135,18 @@ def test_large_contiguous_parts_take_no_buffer(
     )
     [sync] = flow.compile(deployment, {B: 64}).syncs
     assert (sync.leaving, sync.peak - sync.needed) == (leaving, arriving)
+
+
+def test_a_sender_without_a_part_of_a_bucket_skips_it() -> None:
+    """Its two turns may then be two large buckets, between which another sender has a small one."""
+    names = {"a0": 4 * 10**5, "b0": 10**5, "a1": 4 * 10**5, "b1": 10**5}
+    weights = [Parameter(name, (size,), "float32") for name, size in names.items()]
+    stages = ByName({"a*": Only(axis="pp", at=(0,)), "b*": Only(axis="pp", at=(1,))})
+    schedule = compile_schedule(weights, stages, hf.Mesh(pp=2), Replicas(), hf.Mesh(), bucket_bytes=3_600_000)
+    assert [bucket.bytes for bucket in schedule.buckets] == [1_600_000, 400_000] * 2
+    turns = [[message] for bucket in schedule.messages_from(0) for message in bucket]
+    allocated = sum(turn[0].transfers[0].bytes for turn in turns)
+    assert buffer_bytes(schedule, "exports", []) == allocated == 3_200_000
 
 
 def test_both_sides_of_a_sync_have_buffers() -> None:

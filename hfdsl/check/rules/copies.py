@@ -9,13 +9,15 @@ A worked example, two prompts with a response each::
 
 Sampling four responses takes the ``repeat`` before ``generate``. If a role reads the copies first, its results may
 differ from copy to copy, as those of a judge that is asked four times. A function may then compare these scores, and
-nothing is reported unless it gives numbers of tokens: advantages that compare a response with itself.
+nothing is reported unless it gives numbers of tokens by a difference: advantages that compare a response with itself.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
+from hfdsl.check.bodies import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
@@ -43,7 +45,7 @@ def groups_are_no_copies(context: Context) -> Iterator[Finding]:
             continue
         copies = [column for column in columns if _are_copies(compare, column, group)]
         responses = [column for column in copies if column.inner and is_token_column(column.spec)]
-        if len(copies) == len(columns) or (responses and _has_numbers_of_tokens(signature)):
+        if len(copies) == len(columns) or (responses and _compares_tokens(signature)):
             yield _copies(context, node, signature, (responses or copies)[0])
 
 
@@ -52,10 +54,14 @@ def _has_scores(columns: list[RowColumn]) -> bool:
     return any(is_float_column(column.spec) and not column.inner for column in columns)
 
 
-def _has_numbers_of_tokens(signature: Signature) -> bool:
-    """Whether a function returns a float for each token of each row."""
+def _compares_tokens(signature: Signature) -> bool:
+    """Whether a function returns a float for each token, and subtracts something, as a mean of the group."""
     returned = columns_read(signature.returns, signature.returns) if isinstance(signature.returns, RecordType) else ()
-    return any(is_float_column(spec) and inner for _, spec, inner in returned)
+    if not any(is_float_column(spec) and inner for _, spec, inner in returned):
+        return False
+    definition = definition_of(signature.body)
+    subtracts = definition is not None and any(isinstance(node, ast.Sub) for node in ast.walk(definition))
+    return subtracts or signature.body.__module__.startswith("hfdsl.rl.")  # whose formulas are elsewhere
 
 
 def _are_copies(compare: Comparison, column: RowColumn, group: int) -> bool:

@@ -6,7 +6,6 @@ its own numbers are compared; the check of a configured run, which has its steps
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -18,8 +17,11 @@ from hfdsl.check.program import Program
 from hfdsl.protocols.role_facts import Learning, declared_learning
 
 LOST_BELOW = 1e-4
-"""AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, so that
-smaller changes are rounded away."""
+"""AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, float16
+to 3e-5, so smaller changes are rounded away."""
+
+LEAST_FLOAT16 = 2.0**-24
+"""The least number of float16 above 0; half of it is rounded to 0."""
 
 FLOAT32 = "autocast computes in bfloat16 while the parameters keep float32"
 """The advice for parameters of 16 bits."""
@@ -67,21 +69,26 @@ def idle_schedule(role: str, learning: Learning, updates: int | None) -> IdleSch
 
 
 def loses_steps(learning: Learning) -> bool:
-    """Whether most steps of the learning rate are rounded away, or are no numbers.
+    """Whether most steps of the learning rate are rounded away, or are no numbers."""
+    return learning.rate > 0 and (
+        _divides_by_zero(learning) or (learning.dtype in ("bfloat16", "float16") and learning.rate < LOST_BELOW)
+    )
 
-    AdamW keeps its averages in the dtype of the parameters. The least number of float16 is 6e-8, so the square of a
-    gradient of 1e-4 is 0 there, as is AdamW's epsilon of 1e-8, by which it divides then.
+
+def _divides_by_zero(learning: Learning) -> bool:
+    """Whether AdamW, which keeps its averages in the dtype of the parameters, may divide by 0.
+
+    The least number of float16 is 6e-8, so the square of a gradient of 1e-4 is 0 there, as is an epsilon of 1e-8.
     """
-    limit = {"bfloat16": LOST_BELOW, "float16": math.inf}.get(learning.dtype, 0.0)
-    return 0 < learning.rate < limit
+    return learning.dtype == "float16" and learning.epsilon is not None and learning.epsilon < LEAST_FLOAT16 / 2
 
 
 def lost_steps(role: str, learning: Learning) -> str:
     """The message of the finding on such a role."""
-    if learning.dtype == "float16":
+    if _divides_by_zero(learning):
         return (
-            f"'{role}' learns parameters in float16: squares of small gradients and AdamW's epsilon are 0 there, so "
-            "its updates become NaN"
+            f"'{role}' learns parameters in float16: squares of small gradients and an epsilon of {learning.epsilon:g} "
+            "are 0 there, so its updates become NaN"
         )
     rate = f"{learning.rate:g}"
     return f"'{role}' learns parameters in {learning.dtype} at a rate of {rate}: rounding discards most of its updates"

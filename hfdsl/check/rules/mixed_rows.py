@@ -170,12 +170,13 @@ class _Body:
                 case ast.Return(ast.Call(keywords=columns) as call):
                     self.returned = self.value(call)
                     for column in columns if not self.mixing else ():
-                        if self.value(column.value) == "statistic":
+                        returned = self.value(column.value)
+                        if returned == "statistic" or (
+                            isinstance(returned, RowTensor) and returned.first == "reordered"
+                        ):
                             self.mixing.append((column.value, "statistic"))
                 case ast.Return(ast.expr() as value):
                     self.returned = self.value(value)
-                case ast.Expr(value):
-                    self.value(value)
             yield from self.mixing
             self.mixing.clear()
 
@@ -190,7 +191,7 @@ class _Body:
         """Compute elementwise from several values; found if rows meet a statistic of all of them, or other groups."""
         rows = [value for value in values if isinstance(value, RowTensor)]
         firsts = {value.first for value in rows}
-        if rows and "statistic" in values:
+        if rows and ("statistic" in values or {"rows", "reordered"} <= firsts):
             self.mixing.append((node, "statistic"))
         if {"rows", "repeated groups"} <= firsts:
             self.mixing.append((node, "repeated groups"))
@@ -219,7 +220,7 @@ class _Body:
             case ast.Subscript(source, index):
                 rows = self.value(source)
                 if isinstance(rows, RowTensor) and self.value(index) == "statistic":
-                    self.mixing.append((node, "statistic"))
+                    return None if rows.first == "reordered" else RowTensor(rows.dims, "reordered")
                 return indexed(rows, index)
             case ast.Call():
                 return self.call_result(node)
@@ -243,18 +244,18 @@ class _Body:
     def call_result(self, call: ast.Call) -> BodyValue:
         """The result of a method of a tensor, of a function of torch or of the body's module, or of ``float``."""
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        values: list[BodyValue]
         match call.func:
             case ast.Name("float" | "int"):
                 return self.value(arguments[0]) if len(arguments) == 1 else None
-            case ast.Attribute(module, function) if ast.unparse(module) in MODULES and call.args:
-                tensor, others, positional = arguments[0], arguments[1:], call.args[1:]
-            case ast.Attribute(tensor, function) if self.value(tensor) is not None:
-                others, positional = arguments, call.args
+            case ast.Attribute(module, function) if _path(module) in MODULES and call.args:
+                values, positional = [*map(self.value, arguments)], call.args[1:]
+            case ast.Attribute(tensor, function) if (receiver := self.value(tensor)) is not None:
+                values, positional = [receiver, *map(self.value, arguments)], call.args
             case _:
                 return self.called(call)
         if function in DRAWN_ORDERS:
             return "statistic"
-        values: list[BodyValue] = [self.value(operand) for operand in (tensor, *others)]
         rows = values[0]
         if function in ELEMENTWISE:
             return self.combined(call, values)
@@ -272,13 +273,16 @@ class _Body:
         named = {keyword.arg: self.value(keyword.value) for keyword in call.keywords}
         positional = [self.value(argument) for argument in call.args]
         function = callee(self.body, self.definition, call)
-        definition = None if function is None or self.depth == DEPTH else definition_of(function)
-        if function is None or definition is None or not any([*positional, *named.values()]):
+        if function is None or hasattr(function, "__wrapped__") or not any([*positional, *named.values()]):
+            return None
+        definition = None if self.depth == DEPTH else definition_of(function)
+        if definition is None or any(isinstance(argument, ast.Starred) for argument in call.args):
             return None
         inner = _Body(function, definition, self.group, {}, self.depth + 1)
         parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)]
         inner.names |= dict(zip(parameters, positional, strict=False))
         inner.names |= {name: value for name, value in named.items() if name is not None}
+        inner.names |= dict.fromkeys(inner.uncertain)
         if found := next(inner.mixed(), None):
             self.mixing.append((call, found[1]))
         return inner.returned
@@ -290,14 +294,16 @@ class _Body:
         shape = [ast.dump(size) == ast.dump(minus_one) for size in sizes]
         if function in ("view", "reshape") and shape[:1] == [True] and len(shape) > 1:
             if rows.dims == 1 and len(sizes) == 2 and rows.first == "rows":
-                return RowTensor(2, "groups" if self.keeps_whole(sizes[1]) else "cut groups")
+                whole = self.keeps_whole(sizes[1])
+                return None if whole is None else RowTensor(2, "groups" if whole else "cut groups")
             return RowTensor(len(sizes))
         if function in ("view", "reshape") and shape == [False, True]:
             is_count = not isinstance(sizes[0], ast.Name) or sizes[0].id == self.group[1]
             return RowTensor(2, "pieces") if is_count and rows.dims == 1 else None
         if in_groups and rows.dims == 2 and (function == "flatten" or shape == [True]):
             return RowTensor(1)
-        if in_groups and rows.dims == 1 and len(sizes) == 1:
+        is_one = [isinstance(size, ast.Constant) and size.value == 1 for size in sizes]
+        if in_groups and rows.dims == 1 and len(sizes) == 1 and not is_one[0]:
             return {
                 "repeat": RowTensor(1, "repeated groups"),
                 "tile": RowTensor(1, "repeated groups"),
@@ -305,13 +311,31 @@ class _Body:
             }.get(function)
         return RowTensor(len(sizes), rows.first) if function == "expand" and in_groups else None
 
-    def keeps_whole(self, size: ast.expr) -> bool:
-        """Whether a plan keeps groups of this size whole; of a size that is not known it may, if it keeps any."""
+    def keeps_whole(self, size: ast.expr) -> bool | None:
+        """Whether a plan keeps groups of this size whole; None for a size that nobody knows."""
         kept, parameter = self.group
         match size:
             case ast.Constant(int(count)) if count > 0:
                 return kept % count == 0
-            case ast.Name(name) if name != parameter:
+            case ast.Name(name) if name == parameter:
+                return True
+            case ast.Name(name) if name not in assigned_names(self.definition):
+                if name in _parameters(self.definition):
+                    return False if kept == 1 and parameter is None and self.depth == 0 else None
                 constant: Any = getattr(self.body, "__globals__", {}).get(name)
-                return kept % constant == 0 if type(constant) is int and constant > 0 else kept > 1
-        return kept > 1 or parameter is not None
+                return kept % constant == 0 if type(constant) is int and constant > 0 else None
+        return None
+
+
+def _parameters(definition: Function) -> frozenset[str]:
+    return frozenset(argument.arg for argument in ast.walk(definition.args) if isinstance(argument, ast.arg))
+
+
+def _path(node: ast.expr) -> str:
+    """The names of a module, such as ``torch.nn.functional``; empty for another expression."""
+    match node:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(inner, name) if path := _path(inner):
+            return f"{path}.{name}"
+    return ""

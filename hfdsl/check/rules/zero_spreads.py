@@ -7,8 +7,9 @@ A worked example, in which a question that every response solves makes a group o
     return gained / groups.std(1, keepdim=True)         0 / 0: NaN, in all that the policy learns from then
 
 ``gained / (groups.std(1, keepdim=True) + 1e-6)`` is 0 there. The rule reads the statements that run in every call, and
-reports a division by nothing but a deviation along a dim. It says nothing of a body that looks for such groups, by
-``where`` or ``nan_to_num`` say, and of rows that a filter has selected.
+reports a division by nothing but a deviation along a dim of a view in groups. It says nothing of a body that may look
+for such groups, since it decides anything, compares, sets elements or calls ``clamp``, ``where`` and the like, nor of
+rows that a filter has selected.
 """
 
 from __future__ import annotations
@@ -35,13 +36,20 @@ FORMS: Final = frozenset(
 """Methods after which a deviation is still one."""
 
 GUARDS: Final = frozenset(
-    {"clamp", "clamp_min", "clip", "isfinite", "isnan", "masked_fill", "maximum", "nan_to_num", "where"}
+    {"add", "clamp", "clamp_max", "clamp_min", "clip", "isfinite", "isnan", "masked_fill", "maximum", "nan_to_num"}
+    | {"where"}
 )
-"""Functions by which a body may see to equal values."""
+"""Functions by which a body may see to equal values, also in place."""
+
+DECISIONS: Final = (ast.If, ast.IfExp, ast.Assert, ast.Compare, ast.Try, ast.While)
+"""Statements and expressions by which a body may look for them."""
+
+VIEWS: Final = frozenset({"reshape", "unflatten", "view"})
+"""Methods that arrange rows in groups."""
 
 
 def divisors_are_not_zero(context: Context) -> Iterator[Finding]:
-    """HF357: a body does not divide rows by the deviation of their group alone."""
+    """HF357: a body does not divide by the deviation of groups alone."""
     seen, graph = set[object](), context.program.graph
     for node, signature in graph.bodies:
         if signature.body in seen or trains(node) or hasattr(signature.body, "__wrapped__") or _filtered(graph, node):
@@ -52,9 +60,9 @@ def divisors_are_not_zero(context: Context) -> Iterator[Finding]:
         if division is not None:
             yield Finding(
                 "HF357",
-                f"'{node.label}' divides by '{ast.unparse(division)}', which is 0 where the values that it is of "
-                "are equal, and its rows are NaN then",
-                Label(span_of(definition_span(signature.body).file, division), "0 for equal values"),
+                f"'{node.label}' divides by '{ast.unparse(division)}', which is 0 where the values of a group are "
+                "equal, and the rows are NaN then",
+                Label(span_of(definition_span(signature.body).file, division), "0 in a group of equal values"),
                 (Label(node.span, "called here"),),
                 notes=("add a small number to it, as in (x.std(1, keepdim=True) + 1e-6)",),
             )
@@ -75,13 +83,21 @@ def _filtered(graph: Graph, node: Node) -> bool:
 
 
 def _is_guarded(definition: Function) -> bool:
-    names = (node.attr for node in ast.walk(definition) if isinstance(node, ast.Attribute))
-    return not GUARDS.isdisjoint(names)
+    """Whether a body may look for equal values."""
+    for node in ast.walk(definition):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(name) if name.rstrip("_") in GUARDS:
+                return True
+            case ast.Subscript(ctx=ast.Store()):
+                return True
+            case _ if isinstance(node, DECISIONS):
+                return True
+    return False
 
 
 def _divisions(definition: Function) -> Iterator[ast.expr]:
-    """The divisors that are a deviation along a dim, and nothing else."""
-    deviations = set[str]()
+    """The divisors that are a deviation of groups, and nothing else."""
+    names = _Names()
     for statement in certain_statements(definition):
         for node in ast.walk(statement):
             match node:
@@ -91,25 +107,49 @@ def _divisions(definition: Function) -> Iterator[ast.expr]:
                     pass
                 case _:
                     continue
-            if _is_deviation(divisor, deviations):
+            if names.is_deviation(divisor):
                 yield divisor
         match statement:
             case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, ast.expr() as value):
-                (deviations.add if _is_deviation(value, deviations) else deviations.discard)(name)
+                names.assign(name, value)
             case ast.AugAssign(ast.Name(name)):
-                deviations.discard(name)
+                names.deviations.discard(name)
 
 
-def _is_deviation(node: ast.expr, names: set[str]) -> bool:
-    match node:
-        case ast.Name(name):
-            return name in names
-        case ast.Subscript(value):
-            return _is_deviation(value, names)
-        case ast.Call(ast.Attribute(ast.Name("torch"), function), arguments, keywords) if function in DEVIATIONS:
-            return len(arguments) > 1 or any(keyword.arg == "dim" for keyword in keywords)
-        case ast.Call(ast.Attribute(_, function), arguments, keywords) if function in DEVIATIONS:
-            return bool(arguments) or any(keyword.arg == "dim" for keyword in keywords)
-        case ast.Call(ast.Attribute(value, form)) if form in FORMS:
-            return _is_deviation(value, names)
-    return False
+class _Names:
+    """The names of a body that stand for groups of rows, and for their deviations."""
+
+    def __init__(self) -> None:
+        self.groups, self.deviations = set[str](), set[str]()
+
+    def assign(self, name: str, value: ast.expr) -> None:
+        for names, holds in ((self.groups, self.is_groups(value)), (self.deviations, self.is_deviation(value))):
+            (names.add if holds else names.discard)(name)
+
+    def is_groups(self, node: ast.expr) -> bool:
+        """Whether an expression is a view in groups, or computed from one elementwise."""
+        match node:
+            case ast.Name(name):
+                return name in self.groups
+            case ast.Call(ast.Attribute(_, function)) if function in VIEWS:
+                return True
+            case ast.BinOp(left):
+                return self.is_groups(left)
+            case ast.Call(ast.Attribute(value, function)) if function in FORMS:
+                return self.is_groups(value)
+        return False
+
+    def is_deviation(self, node: ast.expr) -> bool:
+        """Whether an expression is the deviation of each group, in any form."""
+        match node:
+            case ast.Name(name):
+                return name in self.deviations
+            case ast.Subscript(value):
+                return self.is_deviation(value)
+            case ast.Call(ast.Attribute(values, function), dims, keywords) if function in DEVIATIONS:
+                if isinstance(values, ast.Name) and values.id == "torch" and dims:
+                    values, *dims = dims
+                return self.is_groups(values) and (bool(dims) or any(keyword.arg == "dim" for keyword in keywords))
+            case ast.Call(ast.Attribute(value, form)) if form in FORMS:
+                return self.is_deviation(value)
+        return False

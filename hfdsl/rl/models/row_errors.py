@@ -51,7 +51,7 @@ def check_ends(mask: torch.Tensor) -> None:
     Raises:
         HfError: HF811.
     """
-    padded = mask.any(1) & ~mask[:, -1]
+    padded = mask.any(1) & ~mask[:, -1:].any(1)
     if bool(padded.any()):
         raise bad_row(_first(padded)[0], f"its prompt ends with padding, from which a response would begin; {PADDING}")
 
@@ -69,8 +69,8 @@ def check_sequences(ids: torch.Tensor, mask: torch.Tensor, response_mask: torch.
     if bool(unread.any()):
         row, token = _first(unread)
         raise bad_row(row, f"token {token} of its response counts in response_mask, but is padding in mask")
-    before = mask[:, border - 1 : -1]
-    late = response_mask & ~before & (mask.cumsum(1)[:, border - 1 : -1] > 0)
+    before = torch.cat([torch.zeros_like(mask[:, :1]), mask[:, :-1]], 1)
+    late = response_mask & (~before & (before.cumsum(1) > 0))[:, border:]
     if bool(late.any()):
         row, token = _first(late)
         raise bad_row(row, f"token {token} of its response comes after padding, which would predict it; {PADDING}")

@@ -14,7 +14,7 @@ from hfdsl.rl.batches import Sequences
 from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
-from hfdsl.rl.models.row_errors import check_sequences
+from hfdsl.rl.models.row_errors import check_sequences, check_tokens
 from hfdsl.rl.models.sharding import gathered_parameters
 from hfdsl.rl.workers.config import BatchingConfig
 from hfdsl.rl.workers.model_config import FloatDType
@@ -28,7 +28,22 @@ def columns(sequences: Sequences, module: Policy | Scorer) -> tuple[torch.Tensor
     """
     masks = sequences.mask.tensor, sequences.response_mask.tensor
     check_sequences(sequences.ids.tensor, *masks, module.model if isinstance(module, Policy) else module.base_model)
-    ids, mask, response_mask = (column.to(device()) for column in (sequences.ids.tensor, *masks))
+    return _on_device(sequences)
+
+
+def scored_columns(sequences: Sequences, scorer: Scorer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same for a score of the last token, which padding anywhere before it does not change.
+
+    Raises:
+        HfError: HF811 for a token that the model does not have.
+    """
+    check_tokens(sequences.ids.tensor, scorer.base_model)
+    return _on_device(sequences)
+
+
+def _on_device(sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    columns = (sequences.ids.tensor, sequences.mask.tensor, sequences.response_mask.tensor)
+    ids, mask, response_mask = (column.to(device()) for column in columns)
     return ids, mask, response_mask
 
 
@@ -69,7 +84,7 @@ def values(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype
 
 def scores(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
     """The head's number at the last token of every sequence, f32[B]."""
-    ids, mask, response_mask = columns(sequences, scorer)
+    ids, mask, response_mask = scored_columns(sequences, scorer)
 
     def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         last = mask.shape[1] - 1 - mask.flip(1).long().argmax(1)  # argmax returns the first of several maxima

@@ -62,7 +62,7 @@ from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.learning import Learner
 from hfdsl.rl.models.micro_batches import MicroBatch, micro_batches
 from hfdsl.rl.models.row_errors import bad_row, check_preferences
-from hfdsl.rl.models.scoring import columns, response_log_probs, scores
+from hfdsl.rl.models.scoring import columns, response_log_probs, scored_columns, scores
 from hfdsl.rl.workers.config import ActorConfig, CriticConfig
 from hfdsl.types.batches import Batch, schema
 
@@ -177,7 +177,7 @@ def ranking_update(
     """
     if not len(pairs):
         return _nothing_learned(PreferenceMetrics)
-    ids, mask, response_mask = columns(pairs, scorer)
+    ids, mask, response_mask = scored_columns(pairs, scorer)
     width = response_mask.shape[1]
     current = scores(scorer, pairs, config.batching, config.training.autocast).double().view(-1, 2).requires_grad_()
     sign = check_preferences(pairs.preference.tensor).to(ids.device).view(-1, 2)[:, 0]

@@ -275,6 +275,7 @@ def learning(config: ActorConfig | CriticConfig) -> Learning:
         None if optimizer.schedule == "constant" else optimizer.total_steps,
         optimizer.min_lr_ratio * optimizer.learning_rate,
         pretrained=config.model.path is not None and config.lora is None,
+        epsilon=optimizer.epsilon,
     )
 
 

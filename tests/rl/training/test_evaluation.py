@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 
 import hfdsl as hf
 from hfdsl.errors import ConfigError
-from hfdsl.rl.batches import Outcome, Pairs, Prompts, Scores
+from hfdsl.rl.batches import Outcome, Pairs, Prompts, Rollout, Scores
 from hfdsl.rl.functions import outcome, pair_outcome
 from hfdsl.rl.training.algorithms import PPO
 from hfdsl.rl.training.check import ConfigCheck
@@ -84,6 +84,32 @@ def test_an_evaluation_may_have_the_name_of_the_training(tmp_path: Path) -> None
     train(from_table({**table, "steps": 4}), resume=True)
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [0, 1, 2, 3, 4]
+
+
+class Tally(hf.Worker):
+    """Scores responses, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("tally")
+    def score(self, prompts: Prompts, rollout: Rollout) -> Scores:
+        self.count += len(prompts)
+        return Scores(score=rollout.log_probs.tensor.sum(1))
+
+
+@hf.dataflow
+def tallied(prompts: Prompts, policy: toy.Policy, tally: Tally) -> Outcome:
+    rollout = policy.generate(prompts, width=2, greedy=True)
+    return outcome(rollout, tally.score(prompts, rollout))
+
+
+def test_an_evaluation_may_write_a_state_of_its_own(tmp_path: Path) -> None:
+    table = toy.table(tmp_path)
+    table["evaluation"]["algorithm"] = f"{__name__}:tallied"
+    reports = ConfigCheck(elsewhere=True).reports(from_table(table))
+    assert "HF781" not in [code for report in reports for code in report.codes]
 
 
 def test_its_role_is_configured_by_changes_and_read_again(tmp_path: Path) -> None:

@@ -129,6 +129,19 @@ def test_padding_between_turns_changes_nothing(engine: Any, packing: bool) -> No
         torch.testing.assert_close(other.log_probs.tensor, first.log_probs.tensor)
 
 
+def test_a_score_is_that_of_the_last_token_wherever_padding_is() -> None:
+    """As of pairs that a tokenizer has padded on the right, and of rows without a prompt of their own."""
+    model = w.RewardModel(w.RewardConfig(tiny.MODEL))
+    scores = []
+    for ids, responses in (([0, 4, 5, 6, 7], 2), ([4, 5, 0, 6, 7], 2), ([4, 5, 6, 7, 0], 2), ([4, 5, 6, 7, 0], 5)):
+        tokens = torch.tensor([ids])
+        mask = tokens > 0
+        sequences = Sequences(ids=tokens, mask=mask, response_mask=mask[:, -responses:])
+        scores.append(model.score(tiny.prompts(1), sequences).score.tensor)
+    for score in scores[1:]:
+        torch.testing.assert_close(score, scores[0])
+
+
 def test_tokens_that_nobody_reads_are_not_learned() -> None:
     rows = tiny.demonstrations(4)
     short = int((rows.response_mask.tensor.sum(1) < tiny.RESPONSE).nonzero()[0])

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.ready import READY_ROLES
 from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.slicing import BY_HEADS, HEADS, model_config
@@ -63,7 +64,9 @@ def model_types_exist(subject: Subject) -> Iterator[Finding]:
     """The type of a new model is no misspelled one of transformers, to which a module of the user's may add types."""
     for field, model in subject.parts(ModelConfig):
         name, types = (model.config or {}).get("model_type"), _types()
-        if model.path is not None or not isinstance(name, str) or name in types or _is_registered(name):
+        if not isinstance(name, str) or model.path is not None or not _is_of_ready_role(subject, field):
+            continue
+        if name in types or _is_registered(name):
             continue
         near = get_close_matches(name, types, n=3, cutoff=0.7)
         if near:
@@ -132,6 +135,12 @@ def _undivided(
 def _written(key: str, other: str, written: Mapping[str, Any]) -> tuple[str, str]:
     """Two keys, first the one that a configuration has beside the files of its model."""
     return (key, other) if key in written or other not in written else (other, key)
+
+
+def _is_of_ready_role(subject: Subject, field: str) -> bool:
+    """Whether the model is that of a ready role: the class of another one may add types when it is constructed."""
+    role = subject.loaded.roles.get(field.partition(".")[0])
+    return role is not None and role.__module__.startswith(READY_ROLES)
 
 
 def _is_registered(model_type: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
+from hfdsl.graph.program import RoleCall
 from hfdsl.rl.training.preflight.subject import Subject
 
 READY: Final = "hfdsl.rl.dataflows."
@@ -15,12 +16,13 @@ READY: Final = "hfdsl.rl.dataflows."
 
 
 def evaluations_train_nothing(subject: Subject) -> Iterator[Finding]:
-    """HF706: no call of the evaluation writes a state, such as the policy."""
+    """HF781: no call of the evaluation writes a state of a role that the training uses, such as the policy."""
     graph = subject.graphs.get("evaluation")
+    used = {role for table, other in subject.graphs.items() if table != "evaluation" for role in other.roles}
     for node in graph.calls if graph is not None else ():
-        if trains(node):
+        if isinstance(node.op, RoleCall) and node.op.role in used and trains(node):
             finding = subject.finding(
-                "HF706",
+                "HF781",
                 f"the evaluation calls '{node.label}', which trains: the run would learn from the rows that it is "
                 "evaluated on",
                 "evaluation.algorithm",
@@ -31,11 +33,11 @@ def evaluations_train_nothing(subject: Subject) -> Iterator[Finding]:
 
 
 def training_trains(subject: Subject) -> Iterator[Finding]:
-    """HF705: a ready dataflow, with its update, writes a state; a user's own may be there to score."""
+    """HF780: a ready dataflow, with its update, writes a state; a user's own may be there to score."""
     calls = [node for table, graph in subject.graphs.items() if table != "evaluation" for node in graph.calls]
     if subject.config.algorithm.startswith(READY) and not any(map(trains, calls)):
         yield subject.finding(
-            "HF705",
+            "HF780",
             f"'{subject.graphs[''].name}' trains no role: the run would end with the weights that it begins with",
             "algorithm",
             notes=("name the dataflow that learns from its rows: [update] with algorithm and rows",),
