@@ -244,7 +244,7 @@ class _Body:
     def call_result(self, call: ast.Call) -> BodyValue:
         """The result of a method of a tensor, of a function of torch or of the body's module, or of ``float``."""
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        values: list[BodyValue]
+        values: Sequence[BodyValue]
         match call.func:
             case ast.Name("float" | "int"):
                 return self.value(arguments[0]) if len(arguments) == 1 else None
