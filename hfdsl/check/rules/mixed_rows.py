@@ -244,21 +244,22 @@ class _Body:
     def call_result(self, call: ast.Call) -> BodyValue:
         """The result of a method of a tensor, of a function of torch or of the body's module, or of ``float``."""
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        values: Sequence[BodyValue]
         match call.func:
             case ast.Name("float" | "int"):
                 return self.value(arguments[0]) if len(arguments) == 1 else None
             case ast.Attribute(module, function) if _path(module) in MODULES and call.args:
-                values, positional = [*map(self.value, arguments)], call.args[1:]
-            case ast.Attribute(tensor, function) if (receiver := self.value(tensor)) is not None:
-                values, positional = [receiver, *map(self.value, arguments)], call.args
+                rows, others, positional = self.value(arguments[0]), arguments[1:], call.args[1:]
+            case ast.Attribute(tensor, function):
+                rows, others, positional = self.value(tensor), arguments, call.args
+                if rows is None:
+                    return self.called(call)
             case _:
                 return self.called(call)
         if function in DRAWN_ORDERS:
             return "statistic"
-        rows = values[0]
+        values: list[BodyValue] = [self.value(operand) for operand in others]
         if function in ELEMENTWISE:
-            return self.combined(call, values)
+            return self.combined(call, [rows, *values])
         if isinstance(rows, RowTensor) and function in VIEWS:
             return self.viewed(rows, function, positional)
         if isinstance(rows, RowTensor) and function in REDUCTIONS | ORDERS:

@@ -32,7 +32,7 @@ def columns(sequences: Sequences, module: Policy | Scorer) -> tuple[torch.Tensor
 
 
 def scored_columns(sequences: Sequences, scorer: Scorer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same for a score of the last token, which padding anywhere before it does not change.
+    """Ids, mask and response mask for a score of the last token, which padding anywhere before it does not change.
 
     Raises:
         HfError: HF811 for a token that the model does not have.
