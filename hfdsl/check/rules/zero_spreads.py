@@ -25,6 +25,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.program import Filter, Graph, Node
 from hfdsl.graph.spans import definition_span
+from hfdsl.types.rows import Grouped
 
 DEVIATIONS: Final = frozenset({"std", "nanstd"})
 """Functions of a tensor that are 0 where its values are equal."""
@@ -54,6 +55,8 @@ def divisors_are_not_zero(context: Context) -> Iterator[Finding]:
     for node, signature in graph.bodies:
         if signature.body in seen or trains(node) or hasattr(signature.body, "__wrapped__") or _filtered(graph, node):
             continue
+        if isinstance(signature.rows, Grouped) and signature.rows.n == 1:
+            continue  # HF314
         seen.add(signature.body)
         definition = definition_of(signature.body)
         division = None if definition is None or _is_guarded(definition) else next(_divisions(definition), None)
