@@ -189,7 +189,7 @@ def by_late_import(scores: Scores, *, n: int) -> Scores:
 @hf.function(rows=hf.GroupedBy("n"))
 def by_deviation(scores: Scores, *, n: int) -> Scores:
     groups = scores.reward.tensor.reshape(-1, n)
-    return Scores(reward=(groups / groups.std(dim=-1, keepdim=True)).flatten())
+    return Scores(reward=(groups / (groups.std(dim=-1, keepdim=True) + 1e-6)).flatten())
 
 
 @hf.function(rows=hf.GroupedBy("n"))
