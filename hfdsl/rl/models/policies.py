@@ -26,7 +26,7 @@ from hfdsl.rl.models.generation import TokenRecord, generate
 from hfdsl.rl.models.generation_slices import GenerationSlices, generation_slices, replicas_of
 from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_token, saved_head
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
-from hfdsl.rl.models.row_errors import bad_row, check_prompts
+from hfdsl.rl.models.row_errors import bad_row, check_ends, check_prompts
 from hfdsl.rl.models.scoring import response_log_probs
 from hfdsl.rl.models.sharding import (
     adapter_shapes,
@@ -197,7 +197,7 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
         HfError: HF811 for a prompt that leaves no room for a response, or that the model cannot continue.
     """
     length = sampling.generation.max_tokens
-    ids, mask = _checked(policy, prompts, length, sampling.limit)
+    ids, mask = _checked(policy, prompts, sampling)
     if not len(ids):
         none = _no_responses(ids, mask, length)
         return none if sampling.external is None else {**none, "engine_log_probs": none["log_probs"]}
@@ -220,7 +220,7 @@ def versioned_rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, g
         HfError: HF811 for a prompt that leaves no room for a response, or that the model cannot continue.
     """
     length, call = sampling.generation.max_tokens, current_call()
-    ids, mask = _checked(policy, prompts, length, sampling.limit)
+    ids, mask = _checked(policy, prompts, sampling)
     if not len(ids):
         none = _no_responses(ids, mask, length)
         return {**none, "token_versions": torch.zeros_like(none["response_mask"], dtype=torch.int64)}
@@ -253,11 +253,14 @@ def versioned_rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, g
     }
 
 
-def _checked(policy: Policy, prompts: Prompts, length: int, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids and the mask of prompts that the policy can continue, on its device; else HF811."""
-    check_prompts(prompts.ids.tensor, prompts.mask.tensor, policy.model)
+def _checked(policy: Policy, prompts: Prompts, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids and the mask of prompts that can be continued, on the policy's device; else HF811."""
+    if sampling.external is None:
+        check_prompts(prompts.ids.tensor, prompts.mask.tensor, policy.model)
+    else:
+        check_ends(prompts.mask.tensor)  # the engine names other prompts that it cannot take
     ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
-    check_lengths(mask, length, limit)
+    check_lengths(mask, sampling.generation.max_tokens, sampling.limit)
     return ids, mask
 
 

@@ -65,7 +65,7 @@ def test_an_engine_ends_with_its_launch(started: list[Any]) -> None:
         (4, fake.DIE, "HF954: 'actor.generate' on rank 0 .*died in 'generate', by signal SIGKILL"),
         (4, fake.RAISE, "HF954: 'actor.generate' on rank 0 .*no such token"),
         (6, 5, "HF953: 'actor.generate' on rank 0 .*row 0: .*cache_tokens"),
-        (4, fake.VOCABULARY, "HF811: 'actor.generate' on rank 0 .*row 1: .*tokenizer"),
+        (4, fake.VOCABULARY, "HF953: 'actor.generate' on rank 0 .*row 1: .*tokenizer"),
     ],
     ids=["dies", "fails", "too long", "no such token"],
 )
