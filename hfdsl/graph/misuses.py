@@ -7,6 +7,7 @@ from enum import Enum
 
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
+from hfdsl.types.numbers import brief
 
 
 class MisuseKind(Enum):
@@ -55,3 +56,8 @@ class Misuse:
     candidates: tuple[str, ...] = ()
     producer: int | None = None
     signature: Signature | None = None
+
+
+def no_record(value: object) -> str:
+    """The problem with a value in the place of a class of records, the first argument of a merge."""
+    return f"hf.merge takes a class of records first, as in hf.merge(Experience, rollout), got {brief(value)}"

@@ -10,6 +10,7 @@ from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.graph.active import active_tracer
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.eager import active_run, call_arguments, call_body, observed, role_of
+from hfdsl.graph.misuses import no_record
 from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.spans import caller_span
 from hfdsl.protocols.conditions import PROVISIONS, REQUIREMENTS
@@ -17,7 +18,7 @@ from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.queueing import Late, queue_problem
 from hfdsl.protocols.state import no_sync, not_in_flight, sync_methods
 from hfdsl.protocols.worker import Worker
-from hfdsl.types.batches import Batch, is_record, no_record, schema
+from hfdsl.types.batches import Batch, is_record, schema
 from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
 from hfdsl.types.dims import Dim
 from hfdsl.types.joining import picked_rows, repeated_rows

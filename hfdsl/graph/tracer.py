@@ -12,7 +12,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Traced, tracing
 from hfdsl.graph.binding import bind
 from hfdsl.graph.inner import call_inner
-from hfdsl.graph.misuses import Misuse, MisuseKind
+from hfdsl.graph.misuses import Misuse, MisuseKind, no_record
 from hfdsl.graph.outsiders import refused
 from hfdsl.graph.program import (
     Constant,
@@ -46,7 +46,7 @@ from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
-from hfdsl.types.batches import Batch, is_record, nearest, no_record, schema
+from hfdsl.types.batches import Batch, is_record, nearest, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.numbers import brief, count_range, is_count
 from hfdsl.types.rows import GroupedBy

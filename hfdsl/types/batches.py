@@ -14,7 +14,6 @@ from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.types.columns import COLUMNS, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.joining import all_present, join_column
-from hfdsl.types.numbers import brief
 from hfdsl.types.values import actual, plain
 
 NameT = TypeVar("NameT")
@@ -307,11 +306,6 @@ def is_record(value: object) -> TypeGuard[type[Batch]]:
     (True, False, False)
     """
     return isinstance(value, type) and issubclass(value, Batch)
-
-
-def no_record(value: object) -> str:
-    """The problem with a value in the place of a class of records, the first argument of a merge."""
-    return f"hf.merge takes a class of records first, as in hf.merge(Experience, rollout), got {brief(value)}"
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.program import RoleCall
+from hfdsl.rl.training.config_names import READY_ROOM
 from hfdsl.rl.training.preflight.subject import Subject
-
-READY: Final = "hfdsl.rl.dataflows."
-"""The package of the ready dataflows."""
 
 
 def evaluations_train_nothing(subject: Subject) -> Iterator[Finding]:
@@ -35,7 +32,7 @@ def evaluations_train_nothing(subject: Subject) -> Iterator[Finding]:
 def training_trains(subject: Subject) -> Iterator[Finding]:
     """HF780: a ready dataflow, with its update, writes a state; a user's own may be there to score."""
     calls = [node for table, graph in subject.graphs.items() if table != "evaluation" for node in graph.calls]
-    if subject.config.algorithm.startswith(READY) and not any(map(trains, calls)):
+    if subject.config.algorithm.startswith(READY_ROOM) and not any(map(trains, calls)):
         yield subject.finding(
             "HF780",
             f"'{subject.graphs[''].name}' trains no role: the run would end with the weights that it begins with",
