@@ -15,9 +15,12 @@ is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that call
 each has the engine and the GPU for itself, and of the GPU's utilization meanwhile (``benchmarks.queues.utilization``),
 which is printed behind the times. It is the mean of many steps. A call without samples counts as one that keeps the GPU
 busy. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where weights are in
-flight: a stream begins with lag + 1 calls at once, beside which nothing trains yet. The first stream only warms up
-vLLM, and the results before those that are measured give the number, or the seconds of these calls where no row without
-a queue comes before. The reward takes no time, and every row trains with the same columns.
+flight: a stream begins with lag + 1 calls at once, and until the first weights arrive all of their tokens have the same
+version. So the engine has sampled this many tokens in this time, and a call occupies it for as long as it takes to
+sample the tokens of one. That is right whether calls share the engine or wait for their rows to be admitted, and it
+leaves out the end of the stream, where the engine has few rows. The first stream only warms up vLLM, and the results
+before those that are measured give the number, or its seconds where no row without a queue comes before. The reward
+takes no time, and every row trains with the same columns.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from itertools import groupby
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import hfdsl as hf
 from benchmarks.queues.long_tails import EvenTokens, InFlightLongTails, LongTailActor, LongTailSampler, prompts_of
@@ -51,6 +54,7 @@ from hfdsl.rl.batches import (
     R,
     Rollout,
     ScoredRollout,
+    Sequences,
     TokenVersions,
     VersionedScoredRollout,
 )
@@ -74,7 +78,7 @@ from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_secon
 from hfdsl.runtime.running import Running
 
 GROUP, UPDATES, PROMPT = 8, 2, 32
-GENERATE = "sampler.generate"
+GENERATE, LOAD = "sampler.generate", "sampler.load"
 
 PREDICTED = 20
 """How many times lag + 1 steps a prediction is the mean of."""
@@ -105,10 +109,33 @@ def grpo(
     return metrics[-1], outcome(batch, batch)
 
 
+class OldestTokens(hf.Batch):
+    """The smallest version of a batch's tokens, and how many of them have it."""
+
+    version: hf.Metric[float, Literal["min"]]
+    count: hf.Metric[float, Literal["sum"]]
+
+
+@hf.function(rows=hf.Whole)
+def oldest_tokens(sequences: Sequences, versions: TokenVersions) -> OldestTokens:
+    """Those of the responses.
+
+    >>> import torch
+    >>> mask = torch.tensor([[True, True, True], [True, False, False]])
+    >>> real = torch.ones(2, 5, dtype=torch.bool)
+    >>> sequences = Sequences(ids=torch.zeros(2, 5, dtype=torch.int64), mask=real, response_mask=mask)
+    >>> result = oldest_tokens(sequences, TokenVersions(token_versions=torch.tensor([[3, 3, 4], [3, 3, 3]])))
+    >>> result.version.value, result.count.value
+    (3.0, 3.0)
+    """
+    of_tokens = versions.token_versions.tensor[sequences.response_mask.tensor]
+    return OldestTokens(version=float(of_tokens.min()), count=float((of_tokens == of_tokens.min()).sum()))
+
+
 @hf.dataflow
 def grpo_in_flight(
     prompts: Prompts, actor: Actor, reward: Reward, sampler: InFlightSampler, *, lag: int = 4, late: Late = "wait"
-) -> tuple[ActorMetrics, Outcome]:
+) -> tuple[ActorMetrics, Outcome, OldestTokens]:
     """The same with weights in flight."""
     questions = hf.repeat(prompts, GROUP)
     rollout = sampler.generate(questions)
@@ -120,7 +147,7 @@ def grpo_in_flight(
     )
     metrics = [actor.update(part, loss=Clip(0.2)) for part in hf.minibatches(experience, UPDATES)]
     hf.sync(actor, sampler, during="generate")
-    return metrics[-1], outcome(batch, batch)
+    return metrics[-1], outcome(batch, batch), oldest_tokens(batch, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +187,13 @@ class Case:
 class Measured:
     """A case: seconds between two results, tokens per second, and what calls took where there is no queue.
 
-    ``together`` is how long ``GENERATE`` took where lag + 1 calls began at once; 0 without weights in flight.
+    ``occupied`` is for how long a call of ``GENERATE`` occupies a full engine; 0 without weights in flight.
     """
 
     seconds: float
     tokens: float
     calls: Mapping[str, RecordedSeconds]
-    together: float = 0.0
+    occupied: float = 0.0
 
 
 def deployment(args: argparse.Namespace, *, in_flight: bool, calls: int) -> hf.Deployment:
@@ -219,15 +246,19 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
         warm_up = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(at_once))
         deque(running.stream(warm_up), maxlen=0)
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
-    times, lengths, timelines = list[float](), list[float](), list[Timeline]()
+    times, lengths, timelines, oldest = list[float](), list[float](), list[Timeline](), list[OldestTokens]()
     with TemporaryDirectory() as folder:
         trace = Path(folder) / "steps.json"
         with UtilizationSampler() as sampler, running.trace(trace):
-            for _, rollout in results:
+            for _, rollout, *oldest_of_batch in results:
                 times.append(time.perf_counter())
                 lengths.append(rollout.length.value)
                 timelines.append(running.timeline)
-        together = first_seconds(read_trace(trace.read_text())) if case.in_flight else 0.0
+                oldest += oldest_of_batch
+        occupied = 0.0
+        if case.in_flight:
+            calls_sampled = first_tokens(oldest[:at_once]) / case.rows / mean(lengths[:at_once])
+            occupied = seconds_before_load(read_trace(trace.read_text())) / calls_sampled
     seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
     calls = dict[str, RecordedSeconds]()
     if case.lag is None:
@@ -235,14 +266,20 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
         for name, utilization in utilization_of_calls(sampler.samples, timelines[case.before :]).items():
             calls[name] = replace(calls[name], utilization=utilization)
     tokens = case.rows * sum(measured_lengths) / count / seconds
-    return Measured(seconds, tokens, calls, together)
+    return Measured(seconds, tokens, calls, occupied)
 
 
-def first_seconds(steps: Iterable[Timeline]) -> float:
-    """How long the call of ``GENERATE`` took that began first."""
-    calls = (call for step in steps for call in step.calls if call.name == GENERATE)
-    first = min(calls, key=lambda call: call.start)
-    return first.stop - first.start
+def seconds_before_load(steps: Iterable[Timeline]) -> float:
+    """From the start of the first ``GENERATE`` to the first ``LOAD``."""
+    calls = [call for step in steps for call in step.calls]
+    first, loaded = (min(call.start for call in calls if call.name == name) for name in (GENERATE, LOAD))
+    return loaded - first
+
+
+def first_tokens(oldest: Sequence[OldestTokens]) -> float:
+    """The tokens of calls that were sampled before the first load."""
+    version = min(tokens.version.value for tokens in oldest)
+    return sum(tokens.count.value for tokens in oldest if tokens.version.value == version)
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
@@ -276,13 +313,13 @@ def row(
 ) -> Mapping[str, object]:
     """What is printed of a case, beside the one without a queue if that was measured."""
     ratio = predicted = off = ""
-    engine = f"{result.together:.2f} s" if result.together else ""
+    engine = f"{result.occupied:.2f} s" if result.occupied else ""
     if base is not None:
         at_once = (case.lag or 0) + 1
         count, calls = PREDICTED * at_once, dict(base.calls)
-        if result.together:
+        if result.occupied:
             generate = base.calls[GENERATE]
-            share = min(1.0, result.together / at_once / mean(generate.seconds))
+            share = min(1.0, result.occupied / mean(generate.seconds))
             calls[GENERATE] = replace(generate, engine_utilization=share)
             engine = f"{share:.0%}"
         seconds = case.seconds(simulate_plan(plan, calls, case.batches(count)).results, count)
