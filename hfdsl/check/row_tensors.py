@@ -1,14 +1,26 @@
 """Rows of a body as abstract values: what functions of torch make of the rows of a call.
 
 Of ``x`` with four rows, ``x.view(-1, 2)`` are groups of rows, ``x.view(2, -1)`` pieces as long as the call has rows for
-them, ``x.mean(0)`` is a statistic of all rows, and ``x.mean(1)`` a number of each.
+them, ``x.mean(0)`` is a statistic of all rows, and ``x.mean(1)`` a number of each. An interpretation of a body collects
+the expressions that compute rows from others.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from types import FunctionType
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from hfdsl.check.bodies import definition_of
+from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups
+from hfdsl.check.sources import Function
+from hfdsl.graph.signatures import PortType
+from hfdsl.types.columns import ColumnSpec
+
+DEPTH = 3
+"""How deep calls of functions within functions are followed."""
 
 
 def functions(names: str) -> frozenset[str]:
@@ -32,6 +44,9 @@ REDUCTIONS = functions(
 ORDERS = functions("argsort cumprod cumsum flip log_softmax normalize roll softmax sort")
 """Functions along one dim, by default the last: over the first, a value depends on those of other rows."""
 
+ROWWISE = ELEMENTWISE.union(OPERATORS.values()) - {"matmul"}
+"""The operations that compute each row from the same row of all operands."""
+
 DRAWN_ORDERS = ("randperm",)
 """Functions that draw an order of as many rows as there are."""
 
@@ -43,9 +58,6 @@ VIEWS = functions("expand flatten repeat repeat_interleave reshape tile view")
 
 FORMS = functions("indices item squeeze tolist unsqueeze values")
 """Functions that return a statistic in another form."""
-
-MODULES = functions("F nn.functional torch torch.nn.functional")
-"""The modules whose functions have these names."""
 
 First: TypeAlias = Literal["rows", "reordered", "pieces", "groups", "cut groups", "repeated groups"]
 """What the first dim of a tensor are: the rows of the call, also in another order, pieces as long as it has rows for
@@ -64,7 +76,156 @@ BodyValue: TypeAlias = RowTensor | Literal["statistic"] | None
 """The abstract value of an expression; None if unknown."""
 
 
-def reduced(rows: RowTensor, function: str, positional: list[ast.expr], named: dict[str | None, ast.expr]) -> BodyValue:
+Mix: TypeAlias = Literal["statistic", "cut groups", "repeated groups"]
+"""What an expression computes rows from."""
+
+
+class Mixed(NamedTuple):
+    """An expression that computes rows from others."""
+
+    expression: ast.expr
+    mix: Mix
+
+
+class RowInterpretation(Interpretation[BodyValue]):
+    """The interpretation of a body in rows, ``depth`` functions below the one that a dataflow calls."""
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        definition: Function,
+        group: RowGroups,
+        ports: Mapping[str, PortType],
+        depth: int = 0,
+    ) -> None:
+        super().__init__(body, definition, group, ports)
+        self.depth, self.mixed = depth, list[Mixed]()
+        self.returned: BodyValue = None
+
+    def run(self, statement: ast.stmt) -> None:
+        """Collect what a statement mixes, too; a statistic that is returned as a column is one of all rows."""
+        super().run(statement)
+        match statement:
+            case ast.Return(ast.Call(keywords=columns) as value):
+                self.returned = self.value(value)
+                for column in columns if not self.mixed else ():
+                    returned = self.value(column.value)
+                    if returned == "statistic" or (isinstance(returned, RowTensor) and returned.first == "reordered"):
+                        self.mixed.append(Mixed(column.value, "statistic"))
+            case ast.Return(ast.expr() as value):
+                self.returned = self.value(value)
+
+    def of_column(self, spec: ColumnSpec) -> BodyValue:
+        """The rows of the call."""
+        return RowTensor(len(spec.dims))
+
+    def of_parts(self, value: BodyValue) -> BodyValue:
+        """The parts of a statistic are statistics."""
+        return "statistic" if value == "statistic" else None
+
+    def of_operation(self, operation: Operation[BodyValue]) -> BodyValue:
+        """The result of an operation on rows or on statistics."""
+        function, source = operation.function, operation.source
+        if source is None and operation.is_method:
+            return None
+        if function == SUBSCRIPT:
+            [index], [index_value] = operation.positional, operation.others
+            if isinstance(source, RowTensor) and index_value == "statistic":
+                return None if source.first == "reordered" else RowTensor(source.dims, "reordered")
+            return indexed(source, index)
+        if function in DRAWN_ORDERS:
+            return "statistic"
+        if function in ROWWISE:
+            return self.combined(operation.node, [source, *operation.others])
+        if function == "matmul":
+            product = self.combined(operation.node, [source, *operation.others])
+            if isinstance(product, RowTensor):
+                return RowTensor(None, product.first) if isinstance(source, RowTensor) else None
+            return product
+        if isinstance(source, RowTensor) and function in VIEWS:
+            return self.viewed(source, function, operation.positional)
+        if isinstance(source, RowTensor) and function in REDUCTIONS | ORDERS:
+            result = reduced(source, function, operation.positional, operation.named)
+            if isinstance(result, RowTensor) and source.first == "cut groups":
+                self.mixed.append(Mixed(operation.node, "cut groups"))
+            return result
+        return "statistic" if function in FORMS | REDUCTIONS | ORDERS and source == "statistic" else None
+
+    def combined(self, node: ast.expr, values: Sequence[BodyValue]) -> BodyValue:
+        """Compute row by row from several values, which mixes rows with a statistic of all, or with other groups."""
+        rows = [value for value in values if isinstance(value, RowTensor)]
+        firsts = {value.first for value in rows}
+        if rows and ("statistic" in values or {"rows", "reordered"} <= firsts):
+            self.mixed.append(Mixed(node, "statistic"))
+        if {"rows", "repeated groups"} <= firsts:
+            self.mixed.append(Mixed(node, "repeated groups"))
+        if rows:
+            dims = [value.dims for value in rows if value.dims is not None]
+            first = next(first for first in get_args(First)[::-1] if first in firsts)
+            return RowTensor(max(dims) if len(dims) == len(rows) else None, "rows" if len(firsts) > 1 else first)
+        return "statistic" if "statistic" in values else None
+
+    def of_call(
+        self,
+        call: ast.Call,
+        function: FunctionType,
+        positional: Sequence[BodyValue],
+        named: Mapping[str, BodyValue],
+    ) -> BodyValue:
+        """The result of another function, which is evaluated for these arguments."""
+        if hasattr(function, "__wrapped__") or not any([*positional, *named.values()]):
+            return None
+        definition = None if self.depth == DEPTH else definition_of(function)
+        if definition is None or any(isinstance(argument, ast.Starred) for argument in call.args):
+            return None
+        inner = RowInterpretation(function, definition, self.group, {}, self.depth + 1)
+        parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)]
+        inner.names |= dict(zip(parameters, positional, strict=False))
+        inner.names |= named
+        inner.names |= dict.fromkeys(inner.uncertain)
+        if inner.completed().mixed:
+            self.mixed.append(Mixed(call, inner.mixed[0].mix))
+        return inner.returned
+
+    def viewed(self, rows: RowTensor, function: str, sizes: Sequence[ast.expr]) -> BodyValue:
+        """Rows in groups of a number, or in a number of pieces; groups as rows again, or repeated."""
+        in_groups = rows.first in ("groups", "cut groups")
+        minus_one = ast.UnaryOp(ast.USub(), ast.Constant(1))
+        shape = [ast.dump(size) == ast.dump(minus_one) for size in sizes]
+        if function in ("view", "reshape") and shape[:1] == [True] and len(shape) > 1:
+            if rows.dims == 1 and len(sizes) == 2 and rows.first == "rows":
+                whole = self.keeps_whole(sizes[1])
+                return None if whole is None else RowTensor(2, "groups" if whole else "cut groups")
+            return RowTensor(len(sizes))
+        if function in ("view", "reshape") and shape == [False, True]:
+            is_count = not isinstance(sizes[0], ast.Name) or sizes[0].id == self.group.parameter
+            return RowTensor(2, "pieces") if is_count and rows.dims == 1 else None
+        if in_groups and rows.dims == 2 and (function == "flatten" or shape == [True]):
+            return RowTensor(1)
+        is_one = [isinstance(size, ast.Constant) and size.value == 1 for size in sizes]
+        if in_groups and rows.dims == 1 and len(sizes) == 1 and not is_one[0]:
+            return {
+                "repeat": RowTensor(1, "repeated groups"),
+                "tile": RowTensor(1, "repeated groups"),
+                "repeat_interleave": RowTensor(1),
+            }.get(function)
+        return RowTensor(len(sizes), rows.first) if function == "expand" and in_groups else None
+
+    def keeps_whole(self, size: ast.expr) -> bool | None:
+        """Whether a plan keeps groups of this size whole; None for a size that nobody knows."""
+        kept, parameter = self.group
+        match size:
+            case ast.Name(name) if name == parameter:
+                return True
+            case ast.Name(name) if name in self.parameters - self.assigned:
+                return False if kept == 1 and parameter is None and self.depth == 0 else None
+        count = self.number(size)
+        return None if count is None or count < 1 else kept % count == 0
+
+
+def reduced(
+    rows: RowTensor, function: str, positional: Sequence[ast.expr], named: Mapping[str | None, ast.expr]
+) -> BodyValue:
     """A reduction or an order of rows: a statistic if it goes over the first dim, rows if it goes over others."""
     place = 1 if function in DIM_IS_SECOND else 0
     dim_argument = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))

@@ -199,6 +199,14 @@ def by_mean(scores: Scores, *, n: int) -> Scores:
     return Scores(reward=gains.flatten())
 
 
+@hf.function(rows=hf.GroupedBy("n"))
+def by_named_mean(scores: Scores, *, n: int) -> Scores:
+    groups = scores.reward.tensor.view(-1, n)
+    mean = groups.mean(1, keepdim=True)
+    gains = groups.sub(mean)
+    return Scores(reward=gains.flatten())
+
+
 @hf.function(rows=hf.Grouped(ONE))
 def by_constant(scores: Scores) -> Scores:
     return Scores(reward=scores.reward.tensor.view(-1, ONE).std(1))
@@ -232,6 +240,14 @@ def beside_others(scores: Scores, *, n: int) -> Scores:
 
 
 @hf.function(rows=hf.GroupedBy("n"))
+def beside_others_in_place(scores: Scores, *, n: int) -> Scores:
+    groups = scores.reward.tensor.view(-1, n)
+    gains = groups - groups.mean(1, keepdim=True)
+    gains += groups
+    return Scores(reward=gains.flatten())
+
+
+@hf.function(rows=hf.GroupedBy("n"))
 def of_the_batch(scores: Scores, *, n: int) -> Scores:
     groups = scores.reward.tensor.view(-1, n)
     return Scores(reward=(groups - groups.mean(0, keepdim=True)).flatten())
@@ -243,7 +259,7 @@ def best_of(scores: Scores, *, n: int) -> Scores:
     return Scores(reward=(groups == groups.max(1, keepdim=True).values).float().flatten())
 
 
-COMPARING = (by_formula, by_module, by_late_import, by_deviation, by_mean)
+COMPARING = (by_formula, by_module, by_late_import, by_deviation, by_mean, by_named_mean)
 
 
 @pytest.mark.parametrize("function", COMPARING)
@@ -256,7 +272,9 @@ def test_a_constant_may_say_how_large_groups_are() -> None:
     assert codes(by_constant) == ("HF314",)
 
 
-@pytest.mark.parametrize("function", [by_population, without_nan, in_a_branch, beside_others, best_of])
+@pytest.mark.parametrize(
+    "function", [by_population, without_nan, in_a_branch, beside_others, beside_others_in_place, best_of]
+)
 def test_a_group_of_one_that_means_something_is_not(function: Any) -> None:
     assert codes(function, n=1) == ()
 
@@ -270,7 +288,7 @@ def test_a_mean_over_all_groups_compares_other_rows_than_it_declares() -> None:
 def test_reports_agree_with_the_body(function: Any) -> None:
     torch = pytest.importorskip("torch")
     scores = Scores(reward=torch.tensor([1.0, 2.0]))
-    if function in (by_deviation, by_mean):
+    if function in (by_deviation, by_mean, by_named_mean):
         reward = function(scores, n=1).reward.tensor
         assert bool(reward.isnan().all()) or not bool(reward.any())
     else:

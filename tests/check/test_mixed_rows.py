@@ -38,6 +38,7 @@ APART = (
     "in_groups(y, 2)",
     "less_one(*ONES, y)",
     "abs_often(y)",
+    "x @ torch.ones(4) - (x @ torch.ones(4)).clamp(max=0.5)",
 )
 MIXED = (
     "y - y.mean()",
@@ -70,6 +71,7 @@ MIXED = (
     "y[y.argsort()]",
     "y[torch.argsort(x.sum(1))]",
     "y[torch.randperm(len(y))]",
+    "x @ torch.ones(4) - (x @ torch.ones(4)).mean()",
 )
 GROUPED = (
     "(y.view(-1, 2) - y.view(-1, 2).mean(1, keepdim=True)).flatten()",

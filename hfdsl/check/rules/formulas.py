@@ -9,17 +9,11 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from hfdsl.check.bodies import (
-    STATEMENTS,
-    assigned_names,
-    callee,
-    certain_expressions,
-    certain_statements,
-    definition_of,
-)
+from hfdsl.check.bodies import assigned_names, callee, certain_expressions, certain_statements, definition_of
 from hfdsl.check.constructor_types import annotations_one_by_one
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.group_tensors import GroupInterpretation, GroupTensor
 from hfdsl.check.sources import Function, argument_span, span_of
 from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature
@@ -117,17 +111,13 @@ def bound_arguments(formula: Any, call: ast.Call) -> Mapping[str, ast.expr]:
 # -- a group of one
 
 
-SAME_VALUES = ("flatten", "view", "reshape", "float", "double", "to", "squeeze", "unsqueeze", "expand", "contiguous")
-"""Methods of a tensor whose result has its values, in another shape or dtype."""
-
-
 def groups_have_a_spread(context: Context) -> Iterator[Finding]:
     """A body does not compare the rows of a group with each other where every group has one row."""
     for node, signature in context.program.graph.bodies:
         definition = definition_of(signature.body) if signature.rows == Grouped(1) else None
         if definition is None or _expects_nan(definition):
             continue
-        for expression, effect in _GroupsOfOne(signature, definition).comparisons():
+        for expression, effect in _comparisons(GroupInterpretation.of(signature, definition)):
             yield Finding(
                 "HF314",
                 f"'{node.label}' has groups of 1, {effect}",
@@ -146,84 +136,20 @@ def _expects_nan(definition: Function) -> bool:
     return any("nan" in name for name in names if isinstance(name, str))
 
 
-class _GroupsOfOne:
-    """The abstract evaluation of a body on groups of one row: the names of grouped rows, and those that are then 0."""
-
-    def __init__(self, signature: Signature, definition: Function) -> None:
-        self.signature, self.statements = signature, tuple(certain_statements(definition))
-        self.groups = set[str]()
-        self.zeros = set[str]()
-        simple = (*STATEMENTS, ast.Pass)
-        self.uncertain = frozenset(
-            name
-            for statement in definition.body
-            if not isinstance(statement, simple)
-            for name in assigned_names(statement)
-        )
-
-    def comparisons(self) -> Iterator[tuple[ast.expr, str]]:
-        """The statistics over the rows of a group that are undefined for one row, each with its result."""
-        for statement in self.statements:
-            for expression in certain_expressions(statement):
-                match expression:
-                    case ast.Call(ast.Attribute(value, "std" | "var")) if self.is_groups(value) and _over_rows(
-                        expression
-                    ):
-                        yield expression, f"and '{ast.unparse(expression)}' of one row is NaN"
-            match statement:
-                case ast.Assign([ast.Name(name)], value):
-                    self.assign(name, value)
-                case ast.Return(ast.Call(keywords=columns)):
-                    for column in columns:
-                        if column.arg is not None and self.is_zero(column.value):
-                            yield (
-                                column.value,
-                                f"and '{column.arg}' is 0 in all rows: none is above the mean of its group",
-                            )
-
-    def assign(self, name: str, value: ast.expr) -> None:
-        """Note what a name stands for from here on."""
-        for names, holds in ((self.groups, self.is_groups(value)), (self.zeros, self.is_zero(value))):
-            if holds and name not in self.uncertain:
-                names.add(name)
-            else:
-                names.discard(name)
-
-    def is_groups(self, node: ast.expr) -> bool:
-        """Whether an expression has a group in each of its rows: ``x.view(-1, group)``, or a name of it."""
-        match node:
-            case ast.Name(name):
-                return name in self.groups
-            case ast.Call(ast.Attribute(_, "view" | "reshape"), [ast.UnaryOp(ast.USub(), ast.Constant(1)), size], []):
-                return self.is_one(size)
-        return False
-
-    def is_one(self, size: ast.expr) -> bool:
-        """Whether the size of a group is written as the number of this call, which is 1."""
-        if isinstance(size, ast.Name):
-            constant: Any = getattr(self.signature.body, "__globals__", {}).get(size.id)
-            return size.id == self.signature.group_parameter or (constant == 1 and type(constant) is int)
-        return isinstance(size, ast.Constant) and size.value == 1
-
-    def is_zero(self, node: ast.expr) -> bool:
-        """Whether an expression is 0 in all rows: the distance of one row from its own mean, or a multiple of that."""
-        match node:
-            case ast.Name(name):
-                return name in self.zeros
-            case ast.BinOp(left, ast.Sub(), ast.Call(ast.Attribute(value, "mean")) as mean):
-                return self.is_groups(left) and self.is_groups(value) and _over_rows(mean)
-            case ast.BinOp(left, ast.Mult(), right):
-                return self.is_zero(left) or self.is_zero(right)
-            case ast.BinOp(left, ast.Div()) | ast.Subscript(left):
-                return self.is_zero(left)
-            case ast.Call(ast.Attribute(value, name)):
-                return name in SAME_VALUES and self.is_zero(value)
-        return False
+def _comparisons(body: GroupInterpretation) -> Iterator[tuple[ast.expr, str]]:
+    """The statistics that are undefined for groups of one row, and the columns of differences, each with its effect."""
+    for statement in body.statements():
+        for expression in certain_expressions(statement):
+            match expression:
+                case ast.Call(ast.Attribute(_, "std" | "var")) if _is_of_one_row(body.value(expression)):
+                    yield expression, f"and '{ast.unparse(expression)}' of one row is NaN"
+        match statement:
+            case ast.Return(ast.Call(keywords=columns)):
+                for column in columns:
+                    if column.arg is not None and body.value(column.value) == GroupTensor("differences", size=1):
+                        effect = f"and '{column.arg}' is 0 in all rows: none is above the mean of its group"
+                        yield column.value, effect
 
 
-def _over_rows(statistic: ast.Call) -> bool:
-    """Whether a statistic is taken over the rows of each group, with the correction that torch has by default."""
-    named = {keyword.arg: keyword.value for keyword in statistic.keywords}
-    dim = statistic.args[0] if statistic.args else named.get("dim")
-    has_known_arguments = named.keys() <= {"dim", "keepdim"} and len(statistic.args) <= 1
-    return has_known_arguments and dim is not None and ast.unparse(dim) in ("1", "-1")
+def _is_of_one_row(value: GroupTensor | None) -> bool:
+    return value is not None and value.size == 1 and value.statistic in ("deviations", "variances")
