@@ -111,8 +111,8 @@ class Interpretation(Generic[V]):
 
     # -- the values of a rule
 
-    def of_column(self, spec: ColumnSpec) -> V | None:
-        """The value of a dense column of an argument."""
+    def of_column(self, spec: ColumnSpec, path: str) -> V | None:
+        """The value of a dense column of an argument, ``path`` in the body, such as ``rewards.gain``."""
         return None
 
     def of_operation(self, operation: Operation[V]) -> V | None:
@@ -125,8 +125,8 @@ class Interpretation(Generic[V]):
         """The result of a function of the body's module, or of one of hfdsl."""
         return None
 
-    def of_parts(self, value: V | None) -> V | None:
-        """The value of each name of a tuple to which a value is assigned."""
+    def of_part(self, value: V | None, position: int) -> V | None:
+        """The part of a tuple of tensors at a position."""
         return None
 
     # -- statements
@@ -147,18 +147,31 @@ class Interpretation(Generic[V]):
         """Set the names that a statement sets."""
         match statement:
             case ast.Assign(targets, value):
-                self.assign(targets, self.value(value))
+                for target in targets:
+                    self.assign(target, value)
             case ast.AnnAssign(target, _, ast.expr() as value):
-                self.assign([target], self.value(value))
+                self.assign(target, value)
             case ast.AugAssign(ast.Name(name) as target, operator, value):
-                self.assign([target], self.operation(operator, value, self.names.get(name), [self.value(value)]))
+                self.set(target, self.operation(operator, value, self.names.get(name), [self.value(value)]))
 
-    def assign(self, targets: Sequence[ast.expr], value: V | None) -> None:
-        """Set the value of names from here on."""
-        for target in targets:
-            names = assigned_names(ast.Expr(target))
-            assigned = value if isinstance(target, ast.Name) else self.of_parts(value)
-            self.names |= dict.fromkeys(names, assigned if names.isdisjoint(self.uncertain) else None)
+    def assign(self, target: ast.expr, node: ast.expr) -> None:
+        """Assign an expression to a name, or its parts to a tuple of names."""
+        match target, node:
+            case ast.Tuple(targets), ast.Tuple(parts) if len(targets) == len(parts):
+                values = [self.value(part) for part in parts]
+            case ast.Tuple(targets), _:
+                value = self.value(node)
+                values = [self.of_part(value, position) for position in range(len(targets))]
+            case _:
+                targets, values = [target], [self.value(node)]
+        for name, value in zip(targets, values, strict=True):
+            self.set(name, value)
+
+    def set(self, target: ast.expr, value: V | None) -> None:
+        """Set the value of a name from here on; names in a tuple within a tuple, or after a star, are unknown."""
+        names = assigned_names(ast.Expr(target))
+        is_certain = isinstance(target, ast.Name) and names.isdisjoint(self.uncertain)
+        self.names |= dict.fromkeys(names, value if is_certain else None)
 
     # -- expressions
 
@@ -201,7 +214,7 @@ class Interpretation(Generic[V]):
                 return None
         if not isinstance(spec, ColumnSpec) or spec.ragged or name in self.assigned:
             return None
-        return self.of_column(spec)
+        return self.of_column(spec, ast.unparse(node))
 
     def call(self, call: ast.Call) -> V | None:
         """The result of a method of a tensor, or of a function: of torch, of Python, of the body's module."""

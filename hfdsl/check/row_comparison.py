@@ -13,15 +13,18 @@ from math import lcm, prod
 from typing import Any
 
 from hfdsl.check.context import Context
+from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import (
     Derived,
     Filter,
     FunctionCall,
+    Graph,
     Input,
     MiniBatch,
     Node,
     Pack,
     Queue,
+    Ref,
     Repeat,
     RoleCall,
     Take,
@@ -38,7 +41,7 @@ from hfdsl.graph.row_steps import (
     SizeCase,
     row_back,
 )
-from hfdsl.graph.signatures import Signature
+from hfdsl.graph.signatures import VALUE, Signature
 from hfdsl.types.batches import schema
 from hfdsl.types.dims import Size
 from hfdsl.types.rows import Whole
@@ -76,6 +79,19 @@ def meetings(context: Context) -> Iterator[Meeting]:
                         yield Meeting(node, reads)
             case Pack() | Filter() if program.origins.reads[node.id]:
                 yield Meeting(node, program.origins.reads[node.id])
+
+
+def read_name(node: Node, column: RowColumn) -> str:
+    """The name of a column where an operation reads it: ``scores.reward``, or ``rewards`` in a record of columns."""
+    return column.port if isinstance(node.op, Pack) or column.name in (None, VALUE) else f"{column.port}.{column.name}"
+
+
+def made_name(graph: Graph, column: RowColumn) -> str:
+    """The name of a column where it is made, which both sides of a pair have."""
+    stored = stored_column(graph, column.ref)
+    if not isinstance(stored, Ref):
+        return column.port
+    return stored.column or graph.nodes[stored.node].label
 
 
 def _by_row_dim(arguments: Sequence[Reads]) -> Iterable[Sequence[Reads]]:

@@ -50,6 +50,12 @@ ROWWISE = ELEMENTWISE.union(OPERATORS.values()) - {"matmul"}
 DRAWN_ORDERS = ("randperm",)
 """Functions that draw an order of as many rows as there are."""
 
+CASTS = functions("clone contiguous cpu cuda detach int long to")
+"""Functions whose result has the values of their tensor, elsewhere or in another dtype."""
+
+REORDERINGS = functions("flip roll")
+"""Functions that put what is along a dim in another order."""
+
 DIM_IS_SECOND = ("norm", "normalize", "quantile", "roll")
 """The functions whose dim follows another number."""
 
@@ -66,13 +72,31 @@ them, or groups of rows: whole ones, some that a plan may cut, or the whole ones
 
 @dataclass(frozen=True, slots=True)
 class RowTensor:
-    """A tensor of the values of rows; ``dims`` is None if the number of its dims is unknown."""
+    """A tensor of the values of rows; ``dims`` is None if the number of its dims is unknown.
+
+    ``column`` is the path of the argument's column whose values it has, also if all rows are in another order.
+    """
 
     dims: int | None
     first: First = "rows"
+    column: str | None = None
+
+    def reordered(self) -> RowTensor | None:
+        """All these rows in another order; None if they may be in the old one again."""
+        return None if self.first == "reordered" else RowTensor(self.dims, "reordered", self.column)
 
 
-BodyValue: TypeAlias = RowTensor | Literal["statistic"] | None
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The result of ``sort``: values, and the order that sorts them."""
+
+    values: RowTensor
+
+
+STATISTICS = frozenset[object](("statistic", "order"))
+"""Numbers that depend on all rows: any, or an order of all rows."""
+
+BodyValue: TypeAlias = RowTensor | SortedRows | Literal["statistic", "order"] | None
 """The abstract value of an expression; None if unknown."""
 
 
@@ -101,6 +125,7 @@ class RowInterpretation(Interpretation[BodyValue]):
         super().__init__(body, definition, group, ports)
         self.depth, self.mixed = depth, list[Mixed]()
         self.returned: BodyValue = None
+        self.columns = dict[str, tuple[ast.expr, BodyValue]]()
 
     def run(self, statement: ast.stmt) -> None:
         """Collect what a statement mixes, too; a statistic that is returned as a column is one of all rows."""
@@ -108,20 +133,22 @@ class RowInterpretation(Interpretation[BodyValue]):
         match statement:
             case ast.Return(ast.Call(keywords=columns) as value):
                 self.returned = self.value(value)
-                for column in columns if not self.mixed else ():
-                    returned = self.value(column.value)
-                    if returned == "statistic" or (isinstance(returned, RowTensor) and returned.first == "reordered"):
-                        self.mixed.append(Mixed(column.value, "statistic"))
+                self.columns = {str(column.arg): (column.value, self.value(column.value)) for column in columns}
+                for place, column in self.columns.values() if not self.mixed else ():
+                    if column in STATISTICS or (isinstance(column, RowTensor) and column.first == "reordered"):
+                        self.mixed.append(Mixed(place, "statistic"))
             case ast.Return(ast.expr() as value):
                 self.returned = self.value(value)
 
-    def of_column(self, spec: ColumnSpec) -> BodyValue:
+    def of_column(self, spec: ColumnSpec, path: str) -> BodyValue:
         """The rows of the call."""
-        return RowTensor(len(spec.dims))
+        return RowTensor(len(spec.dims), column=path)
 
-    def of_parts(self, value: BodyValue) -> BodyValue:
+    def of_part(self, value: BodyValue, position: int) -> BodyValue:
         """The parts of a statistic are statistics."""
-        return "statistic" if value == "statistic" else None
+        if isinstance(value, SortedRows):
+            return value.values.reordered() if position == 0 else "order"
+        return "statistic" if value in STATISTICS else None
 
     def of_operation(self, operation: Operation[BodyValue]) -> BodyValue:
         """The result of an operation on rows or on statistics."""
@@ -129,12 +156,11 @@ class RowInterpretation(Interpretation[BodyValue]):
         if source is None and operation.is_method:
             return None
         if function == SUBSCRIPT:
-            [index], [index_value] = operation.positional, operation.others
-            if isinstance(source, RowTensor) and index_value == "statistic":
-                return None if source.first == "reordered" else RowTensor(source.dims, "reordered")
-            return indexed(source, index)
+            return self.element(source, operation.positional[0], operation.others[0])
         if function in DRAWN_ORDERS:
-            return "statistic"
+            return "order"
+        if function in CASTS or (source == "order" and function in REORDERINGS | {"argsort"}):
+            return source
         if function in ROWWISE:
             return self.combined(operation.node, [source, *operation.others])
         if function == "matmul":
@@ -142,20 +168,53 @@ class RowInterpretation(Interpretation[BodyValue]):
             if isinstance(product, RowTensor):
                 return RowTensor(None, product.first) if isinstance(source, RowTensor) else None
             return product
-        if isinstance(source, RowTensor) and function in VIEWS:
-            return self.viewed(source, function, operation.positional)
-        if isinstance(source, RowTensor) and function in REDUCTIONS | ORDERS:
-            result = reduced(source, function, operation.positional, operation.named)
-            if isinstance(result, RowTensor) and source.first == "cut groups":
-                self.mixed.append(Mixed(operation.node, "cut groups"))
-            return result
-        return "statistic" if function in FORMS | REDUCTIONS | ORDERS and source == "statistic" else None
+        if isinstance(source, SortedRows) and function in ("indices", "values"):
+            return self.of_part(source, ("values", "indices").index(function))
+        if isinstance(source, RowTensor):
+            return self.of_rows(source, operation)
+        return "statistic" if function in FORMS | REDUCTIONS | ORDERS and source in STATISTICS else None
+
+    def element(self, source: BodyValue, index: ast.expr, index_value: BodyValue) -> BodyValue:
+        """The result of ``source[index]``."""
+        match source, index:
+            case SortedRows(), ast.Constant(int(position)):
+                return self.of_part(source, position)
+            case RowTensor(), _ if index_value in STATISTICS:
+                rows = source.reordered()
+                return rows if rows is None or index_value == "order" else RowTensor(rows.dims, rows.first)
+            case RowTensor(first="reordered"), ast.Constant(int()) | ast.UnaryOp(ast.USub(), ast.Constant(int())):
+                return "statistic"
+            case RowTensor(), _:
+                return indexed(source, index)
+            case "order", _:
+                return "statistic"
+        return source
+
+    def of_rows(self, rows: RowTensor, operation: Operation[BodyValue]) -> BodyValue:
+        """The result of a function that is not computed row by row, on rows."""
+        function, positional = operation.function, operation.positional
+        if function in VIEWS:
+            return self.viewed(rows, function, positional)
+        if function == "index_select":
+            is_order = [dim_numbers(argument) for argument in positional[:1]] == [(0,)] and "order" in operation.others
+            return rows.reordered() if is_order else None
+        if function not in REDUCTIONS | ORDERS:
+            return None
+        result = reduced(rows, function, positional, operation.named)
+        if isinstance(result, RowTensor) and rows.first == "cut groups":
+            self.mixed.append(Mixed(operation.node, "cut groups"))
+        if result == "statistic" and function in REORDERINGS:
+            return rows.reordered()
+        if result == "statistic" and function == "sort" and rows.dims == 1:
+            return SortedRows(rows)
+        return "order" if result == "statistic" and function == "argsort" and rows.dims == 1 else result
 
     def combined(self, node: ast.expr, values: Sequence[BodyValue]) -> BodyValue:
         """Compute row by row from several values, which mixes rows with a statistic of all, or with other groups."""
         rows = [value for value in values if isinstance(value, RowTensor)]
         firsts = {value.first for value in rows}
-        if rows and ("statistic" in values or {"rows", "reordered"} <= firsts):
+        has_statistic = not STATISTICS.isdisjoint(values)
+        if rows and (has_statistic or {"rows", "reordered"} <= firsts):
             self.mixed.append(Mixed(node, "statistic"))
         if {"rows", "repeated groups"} <= firsts:
             self.mixed.append(Mixed(node, "repeated groups"))
@@ -163,7 +222,7 @@ class RowInterpretation(Interpretation[BodyValue]):
             dims = [value.dims for value in rows if value.dims is not None]
             first = next(first for first in get_args(First)[::-1] if first in firsts)
             return RowTensor(max(dims) if len(dims) == len(rows) else None, "rows" if len(firsts) > 1 else first)
-        return "statistic" if "statistic" in values else None
+        return "statistic" if has_statistic else None
 
     def of_call(
         self,
@@ -250,10 +309,8 @@ def dim_numbers(argument: ast.expr) -> tuple[int, ...]:
     return tuple(entries) if all(type(dim) is int for dim in entries) else ()
 
 
-def indexed(value: BodyValue, index: ast.expr) -> BodyValue:
-    """Index a value: all rows are left, if the index takes the whole first dim."""
-    if not isinstance(value, RowTensor):
-        return value
+def indexed(value: RowTensor, index: ast.expr) -> BodyValue:
+    """Index rows: all rows are left, if the index takes the whole first dim."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     match parts:
         case [ast.Slice(None, None, None), *rest]:

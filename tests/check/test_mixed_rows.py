@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+
+from tests.check.loading import loaded
 
 APART = (
     "y + 1",
@@ -38,6 +37,7 @@ APART = (
     "in_groups(y, 2)",
     "less_one(*ONES, y)",
     "abs_often(y)",
+    "y.flip(0).flip(0)",
     "x @ torch.ones(4) - (x @ torch.ones(4)).clamp(max=0.5)",
 )
 MIXED = (
@@ -71,6 +71,11 @@ MIXED = (
     "y[y.argsort()]",
     "y[torch.argsort(x.sum(1))]",
     "y[torch.randperm(len(y))]",
+    "y.index_select(0, y.sort().indices)",
+    "torch.index_select(y, 0, torch.sort(y)[1].flip(0))",
+    "y - y.sort().values[0]",
+    "y.flip(0) * 2",
+    "torch.roll(y, 1, 0)",
     "x @ torch.ones(4) - (x @ torch.ones(4)).mean()",
 )
 GROUPED = (
@@ -163,20 +168,8 @@ def by_role(tokens: Tokens, judge: Judge) -> Result:
 """
 
 
-def program(folder: Path, expression: str, rows: str = "hf.Grouped(2)") -> ModuleType:
-    name = f"bodies_{abs(hash((expression, rows)))}"
-    file = folder / f"{name}.py"  # one for each program: a check reads a file once
-    file.write_text(MODULE.format(expression=expression, rows=rows), "utf-8")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        module.by_function.trace()
-        module.by_role.trace()
-    return module
+def program(folder: Path, expression: str, rows: str = "hf.Grouped(2)") -> Any:
+    return loaded(folder, MODULE.format(expression=expression, rows=rows))
 
 
 def cut_changes_values(module: Any) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.check.loading import loaded
 
 MODULE = """
 from __future__ import annotations
@@ -71,19 +71,7 @@ NUMBERS = (
 
 
 def program(folder: Path, statements: str, expression: str) -> Any:
-    name = f"spreads_{abs(hash((statements, expression)))}"
-    file = folder / f"{name}.py"
-    file.write_text(MODULE.format(statements=statements, expression=expression), "utf-8")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        module.step.trace()
-        module.filtered.trace()
-    return module
+    return loaded(folder, MODULE.format(statements=statements, expression=expression))
 
 
 @pytest.mark.parametrize(("statements", "expression"), [*NOT_A_NUMBER, *NUMBERS])

@@ -28,13 +28,12 @@ from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
-from hfdsl.check.row_comparison import Meeting, meetings
+from hfdsl.check.row_comparison import Meeting, meetings, read_name
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Filter, Node, Pack
+from hfdsl.graph.program import Filter, Node
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_float_column
-from hfdsl.graph.signatures import VALUE
 
 
 def tokens_have_scores_of_their_own(context: Context) -> Iterator[Finding]:
@@ -96,7 +95,7 @@ def _update(program: Program, node: Node, borrowed: Borrowed) -> Node | None:
 
 def _finding(program: Program, node: Node, borrowed: Borrowed, update: Node) -> Finding:
     nodes = program.graph.nodes
-    score, tokens = _name(node, borrowed.score), _name(node, borrowed.tokens)
+    score, tokens = read_name(node, borrowed.score), read_name(node, borrowed.tokens)
     lines = " and ".join(str(line) for line in dict.fromkeys(nodes[call].span.line for call in borrowed.scored))
     return Finding(
         "HF339",
@@ -115,9 +114,3 @@ def _finding(program: Program, node: Node, borrowed: Borrowed, update: Node) -> 
             f"score the rollout that '{update.label}' trains on; scores of another may be a baseline beside its own",
         ),
     )
-
-
-def _name(node: Node, column: RowColumn) -> str:
-    if isinstance(node.op, Pack) or column.name in (None, VALUE):
-        return column.port
-    return f"{column.port}.{column.name}"

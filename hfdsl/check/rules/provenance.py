@@ -10,14 +10,12 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
-from hfdsl.check.row_comparison import Comparison, Meeting, meetings
+from hfdsl.check.row_comparison import Comparison, Meeting, made_name, meetings, read_name
 from hfdsl.check.sources import argument_span
-from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Input, Node, Pack, Ref
+from hfdsl.graph.program import Input, Node
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, PartStep
 from hfdsl.graph.samples import is_token_column
-from hfdsl.graph.signatures import VALUE
 
 # -- rows that meet
 
@@ -41,7 +39,7 @@ def rows_that_meet_are_the_same(context: Context) -> Iterator[Finding]:
 
 
 def _different_rows(context: Context, node: Node, left: RowColumn, right: RowColumn) -> Finding:
-    names = _name(node, left), _name(node, right)
+    names = read_name(node, left), read_name(node, right)
     finding = Finding(
         "HF333",
         f"'{node.label}' combines '{names[0]}' and '{names[1]}', which have different rows",
@@ -78,12 +76,6 @@ def words(context: Context, column: RowColumn) -> str:
     if origin is None:
         return "unknown rows"
     return origin.words(f"'{context.program.graph.nodes[origin.source].label}'")
-
-
-def _name(node: Node, column: RowColumn) -> str:
-    if isinstance(node.op, Pack) or column.name in (None, VALUE):
-        return column.port
-    return f"{column.port}.{column.name}"
 
 
 # -- tokens of one sample
@@ -157,9 +149,11 @@ def _adrift(context: Context, samples: list[SampleColumns]) -> tuple[RowColumn, 
             for other_sample in samples
             if other_sample is not sample and not _are_inputs(context, sample, other_sample)
         ]
-        kinds = {_kind(context, column) for column in sample.columns}
-        counterparts = {_kind(context, column) for other_sample in others for column in other_sample.columns}
-        if others and not sample.has_tokens() and kinds.isdisjoint(counterparts):
+        names = {made_name(context.program.graph, column) for column in sample.columns}
+        counterparts = {
+            made_name(context.program.graph, column) for other_sample in others for column in other_sample.columns
+        }
+        if others and not sample.has_tokens() and names.isdisjoint(counterparts):
             with_tokens = [other_sample for other_sample in others if other_sample.has_tokens()] or others
             tokens = [column for column in with_tokens[0].columns if is_token_column(column.spec)]
             return (tokens or with_tokens[0].columns)[0], sample.columns[0]
@@ -171,16 +165,8 @@ def _are_inputs(context: Context, *samples: SampleColumns) -> bool:
     return all(isinstance(context.program.graph.nodes[sample.call].op, Input) for sample in samples)
 
 
-def _kind(context: Context, column: RowColumn) -> str:
-    """The name of a column where it is made, which identifies the two sides of a pair."""
-    stored = stored_column(context.program.graph, column.ref)
-    if not isinstance(stored, Ref):
-        return column.port
-    return stored.column or context.program.graph.nodes[stored.node].label
-
-
 def _different_samples(context: Context, node: Node, dim: Any, left: RowColumn, right: RowColumn) -> Finding:
-    names = _name(node, left), _name(node, right)
+    names = read_name(node, left), read_name(node, right)
     finding = Finding(
         "HF334",
         f"'{node.label}' combines '{names[1]}' with '{names[0]}', which belong to different samples: their {dim} "
