@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from hfdsl.errors import DataError
 from hfdsl.rl.hub import fetched, hub_name
@@ -35,6 +35,36 @@ class Characters:
     def size(self) -> int:
         """The number of tokens: the ``vocab_size`` of a model."""
         return len(SPECIAL) + len(self.alphabet)
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The number of every token."""
+        return {token: number for number, token in enumerate((*SPECIAL, *self.alphabet))}
+
+    def normalized(self, text: str) -> str:
+        """The text whose characters are the tokens of a text."""
+        return "".join(character.lower() for character in text) if self.lowercase else text
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterTokenizer:
+    """The tokenizer of ``Characters`` for an ``Encoder``, without packages, which a check does not load.
+
+    >>> CharacterTokenizer(Characters("abc"))("cad", add_special_tokens=True)["input_ids"]
+    [5, 3, 2]
+    """
+
+    characters: Characters
+    chat_template: ClassVar[str | None] = None
+    pad_token_id: ClassVar[int] = SPECIAL.index("<pad>")
+    eos_token_id: ClassVar[int] = SPECIAL.index("<end>")
+    unk_token_id: ClassVar[int] = SPECIAL.index("<unknown>")
+    bos_token_id: ClassVar[int | None] = None
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        """The tokens of a text; there are no special ones to add."""
+        numbers = self.characters.vocabulary
+        return {"input_ids": [numbers.get(token, self.unk_token_id) for token in self.characters.normalized(text)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +102,7 @@ def _characters(tokenizer: Characters) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     pad, end, unknown = SPECIAL
-    fast = Fast(models.WordLevel({token: i for i, token in enumerate((*SPECIAL, *tokenizer.alphabet))}, unknown))
+    fast = Fast(models.WordLevel(tokenizer.vocabulary, unknown))
     if tokenizer.lowercase:
         fast.normalizer = normalizers.Lowercase()
     fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")

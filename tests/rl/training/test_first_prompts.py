@@ -10,10 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hfdsl.errors import DataError
-from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.feeds import training_feed
-from hfdsl.rl.training.preflight.first_prompts import Letters
 from tests.rl.training.test_preflight import findings, line, only, project
 from tests.tools.test_fixing_config import RUN
 
@@ -68,13 +66,6 @@ def test_an_evaluation_takes_its_first_rows() -> None:
     [finding] = findings(text)
     assert finding.message == "an evaluation reads B = 6 rows, but its source has only 5"
     assert finding.primary.span.line == line(text, 'path = "held.jsonl"')
-
-
-@given(st.text(min_size=1), st.booleans())
-def test_letters_are_the_tokens_of_characters(text: str, lowercase: bool) -> None:
-    characters = Characters("abcé0 ", lowercase)
-    tokens = load_tokenizer(characters)(text, add_special_tokens=True)["input_ids"]
-    assert Letters(characters)(text, add_special_tokens=True)["input_ids"] == tokens
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from hfdsl.check.findings import Finding
 from hfdsl.errors import DataError
 from hfdsl.rl.data.prompts import Encoder, formatted
-from hfdsl.rl.data.tokenizers import SPECIAL, Characters
+from hfdsl.rl.data.tokenizers import Characters, CharacterTokenizer
 from hfdsl.rl.training.feeds import SIZES
 from hfdsl.rl.training.preflight.dataflows import size_of
 from hfdsl.rl.training.preflight.first_rows import Sample
@@ -25,29 +24,6 @@ TOO_LONG = re.compile(r"has (\d+) tokens, more than (\w+) = ")
 """The length in HF903, and the dim that it is more than."""
 
 SKIP = 'data.on_bad = "skip" skips and counts such rows'
-
-
-@dataclass(frozen=True, slots=True)
-class Letters:
-    """The tokenizer of ``Characters``, as far as an encoder asks it.
-
-    >>> Letters(Characters("abc"))("cad", add_special_tokens=True)["input_ids"]
-    [5, 3, 2]
-    """
-
-    characters: Characters
-    chat_template: ClassVar[str | None] = None
-    pad_token_id: ClassVar[int] = SPECIAL.index("<pad>")
-    eos_token_id: ClassVar[int] = SPECIAL.index("<end>")
-    unk_token_id: ClassVar[int] = SPECIAL.index("<unknown>")
-    bos_token_id: ClassVar[int | None] = None
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
-        """The tokens of a text; there are no special ones to add."""
-        if self.characters.lowercase:
-            text = "".join(character.lower() for character in text)
-        tokens = {character: number for number, character in enumerate(self.characters.alphabet, len(SPECIAL))}
-        return {"input_ids": [tokens.get(character, self.unk_token_id) for character in text]}
 
 
 def bad_rows(
@@ -63,7 +39,9 @@ def bad_rows(
     if data.on_bad != "raise" or not isinstance(data.tokenizer, Characters) or lengths.keys() < sizes.keys():
         return
     try:
-        encoder = Encoder(data.prompt, Letters(data.tokenizer), lengths["P"], lengths.get("R"), pairs=responses == 2)
+        encoder = Encoder(
+            data.prompt, CharacterTokenizer(data.tokenizer), lengths["P"], lengths.get("R"), pairs=responses == 2
+        )
     except DataError:
         return  # of conversations, for which there is no template
     count = lengths["B"] // max(responses, 1)
@@ -99,24 +77,23 @@ def _finding(
             changes=(SetField(field, max(lengths)),),
             advice=f"set {dim} to {max(lengths)} or more",
         )
-    lacking = _unknown(subject, sample, responses) if isinstance(tokenizer, Characters) else ""
+    lacking = _unknown(subject, tokenizer, sample, responses) if isinstance(tokenizer, Characters) else ""
     if lacking:
         notes = (f"the alphabet lacks {lacking!r}", SKIP)
         return subject.finding("HF902", error.message, "data.tokenizer", notes=notes, related={source: "the rows"})
     return subject.finding("HF902", error.message, source, notes=(SKIP,))
 
 
-def _unknown(subject: Subject, sample: Sample, responses: int) -> str:
+def _unknown(subject: Subject, tokenizer: Characters, sample: Sample, responses: int) -> str:
     """The characters of the first rows that the alphabet lacks."""
-    prompt, tokenizer = subject.config.data.prompt, subject.config.data.tokenizer
+    prompt = subject.config.data.prompt
     templates = (prompt.text, prompt.answer, prompt.rejected)[: responses + 1]
-    found = dict[str, None]()
+    characters = dict[str, None]()
     for place, row in sample.rows:
         for template in templates:
             try:
-                found |= dict.fromkeys(formatted(template, dict(row), place))
+                characters |= dict.fromkeys(formatted(template, dict(row), place))
             except DataError:
                 continue
-    known = set(tokenizer.alphabet) if isinstance(tokenizer, Characters) else set()
-    lowercase = isinstance(tokenizer, Characters) and tokenizer.lowercase
-    return "".join(letter for letter in found if (letter.lower() if lowercase else letter) not in known)
+    known = set(tokenizer.alphabet)
+    return "".join(character for character in characters if not known.issuperset(tokenizer.normalized(character)))
