@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hfdsl.interop.readers import LIBRARIES
-from hfdsl.tools.cli import _parser
+from hfdsl.tools.command_parser import command_parser
 from tests.tools.conftest import PROGRAM
 
 yaml = pytest.importorskip("yaml")  # comes with the documentation's tools
@@ -80,7 +80,7 @@ def test_the_commands_of_the_hooks_are_those_of_the_command_line(name: str) -> N
     command, *words = [*shlex.split(entry["entry"]), *arguments, "a.sh", "b.sh"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert command in project["scripts"]
-    parsed = _parser().parse_args(words)
+    parsed = command_parser().parse_args(words)
     assert parsed.target == ["a.sh", "b.sh"]
     library = vars(parsed)["library"]
     assert library in ((*LIBRARIES,) if name == "hfdsl-check-from" else (None, ""))
@@ -131,7 +131,7 @@ def test_the_scripts_of_the_action_take_inputs_from_the_environment_alone() -> N
 
 
 def test_the_options_of_the_action_are_those_of_the_command() -> None:
-    parser = _parser()
+    parser = command_parser()
     for name in ("Check", "Write SARIF"):
         [line] = [line for line in step(name)["run"].splitlines() if line.startswith("hfdsl ")]
         for which in (OWN_TARGETS, "--from verl"):
