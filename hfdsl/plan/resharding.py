@@ -37,9 +37,10 @@ from typing import Final
 from hfdsl.errors import ProtocolError
 from hfdsl.plan import buckets
 from hfdsl.plan.buckets import Bucket, on_their_way
+from hfdsl.plan.owners import Owners
 from hfdsl.protocols.boxes import Box, total, volume, whole
 from hfdsl.protocols.layouts import Layout, Parameter
-from hfdsl.protocols.mesh import Coordinates, Mesh
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import Need, Piece, RankMap, Route, flaws, routes
 
 BUCKET_BYTES: Final = 256 * 2**20
@@ -251,7 +252,7 @@ class Schedule:
         if piece.holding is need.owned:
             yield self.shared[rank], count
             return
-        owners = self._owners(piece, rank)
+        owners = self._owners.nearest(piece.holding.ranks, rank)
         period = len(owners) // gcd(len(need.ranks), len(owners))
         for number in range(min(count, period)):
             yield owners[(number * len(need.ranks) + place) % len(owners)], -(-(count - number) // period)
@@ -320,42 +321,17 @@ class Schedule:
             for number, parameter in enumerate(route.parameters)
         }
 
-    def _owner(self, piece: Piece, target: int, turn: int) -> int:
-        """The rank that sends a piece: of the nearest that hold it, the one whose turn it is."""
-        owners = self._owners(piece, target)
-        return owners[turn % len(owners)]
-
-    def _owners(self, piece: Piece, target: int) -> tuple[int, ...]:
-        """The nearest ranks that hold a piece."""
-        holders = piece.holding.ranks
-        if (holders, target) not in self._nearest:
-            distances = [self._distance(source, target) for source in holders]
-            least = min(distances)
-            self._nearest[holders, target] = tuple(
-                source for source, distance in zip(holders, distances, strict=True) if distance == least
-            )
-        return self._nearest[holders, target]
-
-    @cached_property
-    def _nearest(self) -> dict[tuple[tuple[int, ...], int], tuple[int, ...]]:
-        return {}
-
     @cached_property
     def _messages_by_rank(self) -> dict[tuple[int | None, int | None], tuple[tuple[WeightMessage, ...], ...]]:
         return {}
 
-    @cached_property
-    def _coordinates(self) -> tuple[Coordinates, ...]:
-        return tuple(map(self.source_mesh.coordinates, range(self.source_mesh.world_size)))
+    def _owner(self, piece: Piece, target: int, turn: int) -> int:
+        """The rank that sends a piece."""
+        return self._owners.of_turn(piece.holding.ranks, target, turn)
 
-    def _distance(self, source: int, target: int) -> tuple[bool, int]:
-        """Whether hosts differ, and on how many axes of the mesh the rank differs from that in the target's process."""
-        hosts, other_hosts = self.hosts
-        remote = hosts is not None and other_hosts is not None and hosts[source] != other_hosts[target]
-        if target not in self.shared:
-            return remote, 0
-        here, other = self._coordinates[source], self._coordinates[self.shared[target]]
-        return remote, (here.pp != other.pp) + (here.dp != other.dp) + (here.tp != other.tp)
+    @cached_property
+    def _owners(self) -> Owners:
+        return Owners(self.source_mesh, self.shared, self.hosts)
 
 
 def _whole_holdings(need: Need) -> bool:

@@ -51,7 +51,7 @@ from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.protocols.ranges import RowRanges
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
-from hfdsl.runtime.queues.rows import QueuedRows, queued_versions, received
+from hfdsl.runtime.queues.rows import QueuedRows, received
 from hfdsl.runtime.rank.arguments import call_arguments
 from hfdsl.runtime.rank.arrivals import Arrivals
 from hfdsl.runtime.rank.body_results import detached, planned_widths, result_columns
@@ -59,6 +59,7 @@ from hfdsl.runtime.rank.call_turns import CallTurns
 from hfdsl.runtime.rank.in_flight import InFlight, runs_beside
 from hfdsl.runtime.rank.role_errors import role_error
 from hfdsl.runtime.rank.role_workers import RoleWorkers
+from hfdsl.runtime.rank.step_calls import call_of_step, row_name
 from hfdsl.runtime.rank.step_stores import StepStores
 from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.saving.recording import Recorder
@@ -333,26 +334,9 @@ class Executor:
 
     def _current(self, call: SegmentCall, step: Step, index: int, table: RowTable) -> Call:
         """The call of a step."""
-        row_split, chunk = table.splits.get(step.node), step.chunk_of[index]
-        rows = row_split.chunk_size if row_split else None
-        balanced = row_split.positions(chunk) if row_split else None
         plan = self._plans[call.plan]
-        version, rows_version = plan.counts.versions(step.node, call.step, call.stage_steps)
-        row_versions = queued_versions(plan, table, step, chunk, call.row_versions) if call.row_versions else None
-        return Call(
-            seed=self._seed,
-            step=call.step,
-            node=step.call,
-            rank=self._rank,
-            first_row=balanced[0] if balanced else chunk * (rows or 0),
-            row_count=rows,
-            dataflow=plan.dataflow,
-            balanced_rows=balanced,
-            version=version,
-            rows_version=rows_version if row_versions is None else min(row_versions, default=version),
-            row_versions=row_versions,
-            loads=self.in_flight.begun(call, step, plan.dataflow),
-        )
+        loads = self.in_flight.begun(call, step, plan.dataflow)
+        return call_of_step(plan, call, step, index, table, rank=self._rank, seed=self._seed, loads=loads)
 
     def _note_call(self, role: str, method: str, step: tuple[str, int]) -> None:
         """Note that a call may change a state, before it begins."""
@@ -372,7 +356,7 @@ class Executor:
     ) -> dict[str, Any]:
         """Run the body of a step and return its columns."""
         current = self._current(call, step, index, table)
-        current_row = _row_name(current)
+        current_row = row_name(current)
         body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
         if step.role is not None:
             self._note_call(step.role, step.signature.name, (call.plan, call.step))
@@ -417,18 +401,6 @@ class Executor:
         if step.custom is not None or self._rank in step.layout.holders:  # others are never looked at
             check_finite_result(step.label, step.signature, columns, current_row)
         return columns
-
-
-def _row_name(call: Call) -> Callable[[int], str]:
-    """The name of a row of a rank's chunk in messages: its number in the call, and that on the rank."""
-
-    def name(row: int) -> str:
-        if call.row_count is None or row >= call.row_count:
-            return f"row {row} of rank {call.rank}"
-        number = call.balanced_rows[row] if call.balanced_rows else call.first_row + row
-        return f"row {number} (row {row} of rank {call.rank})"
-
-    return name
 
 
 def _not_noted(plan: str, step: int, label: str) -> None:
