@@ -331,11 +331,11 @@ def rank_boxes(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int) -> t
     >>> [rank_boxes(Shards(), Parameter("bias", (2,)), Mesh(dp=3), rank) for rank in range(3)]
     [(((0, 1),),), (((1, 2),),), ()]
     """
-    given = layout.boxes(parameter, mesh, rank)
-    boxes = tuple(given) if isinstance(given, Iterable) else (given,)
+    returned = layout.boxes(parameter, mesh, rank)
+    boxes = tuple(returned) if isinstance(returned, Iterable) else (returned,)
     place = f"{type(layout).__name__}.boxes gives for {parameter.name!r} {parameter.shape}, rank {rank}"
     if not all(isinstance(box, tuple) and all(map(is_range, box)) for box in boxes):
-        problem = f"{brief(given)}, which are no boxes: a box is a tuple with a range (start, stop) per dim"
+        problem = f"{brief(returned)}, which are no boxes: a box is a tuple with a range (start, stop) per dim"
         raise ProtocolError("HF739", f"{place} ({mesh.coordinates(rank)}), {problem}")
     if (other := next((box for box in boxes if len(box) != len(parameter.shape)), None)) is not None:
         problem = f"{in_words(other)}, which has {len(other)} dims instead of {len(parameter.shape)}"

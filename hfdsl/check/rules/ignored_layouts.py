@@ -26,21 +26,21 @@ from hfdsl.types.batches import nearest
 def layouts_are_of_ranks(context: Context) -> Iterator[Finding]:
     """HF738: a layout of parts whose method rank 0 alone runs, or loads what no role exports."""
     graph, deployment = context.program.graph, context.program.deployment
-    found = dict[tuple[str, str, str], Finding]()
+    findings = dict[tuple[str, str, str], Finding]()
     for sync in weight_syncs(graph, deployment):
         side, parameters = sync.source, sync.source.parameters or sync.target.parameters
         registration = side.node.op.signature.registration  # type: ignore[union-attr]  # a call
         is_alone = registration is not None and registration.execute_mode is Execute.RANK_ZERO
         with suppress(Exception):  # the rule on layouts reports it
             if is_alone and parameters and holds_parts(side, parameters):
-                found.setdefault((side.role, side.method, side.effect.state), _of_one_rank(side))
+                findings.setdefault((side.role, side.method, side.effect.state), _of_one_rank(side))
     exported = _exported(deployment)
     for node in graph.calls:
         for side in sides(deployment, node, "loads"):
             with suppress(Exception):  # a function of the user's; nobody needs what it returns
                 if side.effect.state not in exported and holds_parts(side, side.parameters):
-                    found.setdefault((side.role, side.method, side.effect.state), _of_nobody(side, exported))
-    yield from found.values()
+                    findings.setdefault((side.role, side.method, side.effect.state), _of_nobody(side, exported))
+    yield from findings.values()
 
 
 def _exported(deployment: Deployment | None) -> dict[str, str]:

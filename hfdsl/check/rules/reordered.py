@@ -77,7 +77,7 @@ def _finding(node: Node, reordering: Reordering, moved: RowColumn, unmoved: RowC
 
 def _reorderings(program: Program) -> dict[int, Reordering]:
     """The calls that put their rows in another order."""
-    found, places = dict[int, Reordering](), dict[object, Mapping[str, ast.expr]]()
+    reorderings, places = dict[int, Reordering](), dict[object, Mapping[str, ast.expr]]()
     for node, signature in program.graph.bodies:
         if signature.rows != Whole or hasattr(signature.body, "__wrapped__"):
             continue
@@ -87,8 +87,8 @@ def _reorderings(program: Program) -> dict[int, Reordering]:
         columns = [c for c in program.origins.columns(node.id) if f"{c.port}.{c.name}" in paths] if paths else []
         before = {program.origins.of(column) for column in columns}
         if len(before) == 1 and (origin := before.pop()) is not None:
-            found[node.id] = Reordering(node, next(iter(paths.values())), origin)
-    return found
+            reorderings[node.id] = Reordering(node, next(iter(paths.values())), origin)
+    return reorderings
 
 
 def reordered_columns(signature: Signature) -> Mapping[str, ast.expr]:

@@ -116,7 +116,7 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
     if engine is None:
         return
     versions: dict[LoadPart, int] = {}
-    lost, forgot = "started", False
+    since, forgot = "started", False
     lent: list[Lent] = []
     while True:
         method, *arguments = connection.recv()
@@ -129,19 +129,19 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         elif method == "share":
             answer = _shared(engine)
         elif method in WRITING:
-            lost = "let its caller write them"
+            since = "let its caller write them"
             answer, forgot = _write(engine, method, forgot)
             versions = {"weights": arguments[0]} if arguments and isinstance(answer, Reply) else {}
         elif method in SAMPLING and "weights" not in versions:
-            answer = Failure(f"the engine has no weights since it {lost}")
+            answer = Failure(f"the engine has no weights since it {since}")
         elif method in SAMPLING and arguments[-1] != versions:
             answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
         else:
             if method == "sleep" and not arguments[0]:
-                versions, lost = {}, "slept without them"
+                versions, since = {}, "slept without them"
             call = getattr(engine, method)
-            wanted = arguments[:-1] if method in SAMPLING else arguments
-            answer, value = _attempt(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
+            passed = arguments[:-1] if method in SAMPLING else arguments
+            answer, value = _attempt(lambda call=call, passed=passed: call(*passed))  # type: ignore[misc]
             answer = Reply(value) if isinstance(answer, Reply) else answer
         connection.send(answer)
 
@@ -162,9 +162,11 @@ def memory_shortage(start: EngineStart) -> str | None:
     need, free = start.weight_bytes + start.cache_bytes, _free_bytes()
     if need <= free:
         return None
-    weights, cache, there = (f"{size / 2**30:.2f} GiB" for size in (start.weight_bytes, start.cache_bytes, free))
+    weights, cache, available = (f"{size / 2**30:.2f} GiB" for size in (start.weight_bytes, start.cache_bytes, free))
     device = "GPU" if torch.cuda.is_available() else "host"
-    return f"the engine needs {weights} for its weights and {cache} for its cache, and the {device} has {there} free"
+    return (
+        f"the engine needs {weights} for its weights and {cache} for its cache, and the {device} has {available} free"
+    )
 
 
 def _free_bytes() -> int:
@@ -223,8 +225,8 @@ def _attempt(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # noqa: BLE001  # whatever it is, the caller reports it
-        last = str(error).strip().splitlines()
-        return Failure(f"{type(error).__name__}: {last[0] if last else ''}", traceback.format_exc()), None
+        lines = str(error).strip().splitlines()
+        return Failure(f"{type(error).__name__}: {lines[0] if lines else ''}", traceback.format_exc()), None
 
 
 def _end_with(parent: int, folder: Path) -> None:

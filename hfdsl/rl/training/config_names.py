@@ -180,8 +180,8 @@ def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]
 
 def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
     """The table with its deployment, which may be in a file; a change replaces it before all changes of its fields."""
-    given, remaining = _whole_tables(changes, "deployment", str | dict[str, Any])
-    deployment = given[-1] if given else table.get("deployment")
+    replacements, remaining = _whole_tables(changes, "deployment", str | dict[str, Any])
+    deployment = replacements[-1] if replacements else table.get("deployment")
     if isinstance(deployment, str):
         try:
             deployment = {**tables.read_toml(deployment), "file": deployment}
@@ -193,8 +193,8 @@ def with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[t
 
 def _with_update(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
     """The table with its update, whose dataflow decides which options there are; as for the deployment."""
-    given, remaining = _whole_tables(changes, "update", dict[str, Any] | None)
-    return {**table, **({"update": given[-1]} if given else {})}, remaining
+    replacements, remaining = _whole_tables(changes, "update", dict[str, Any] | None)
+    return {**table, **({"update": replacements[-1]} if replacements else {})}, remaining
 
 
 def _whole_tables(changes: Sequence[str], name: str, kind: Any) -> tuple[list[Any], list[str]]:

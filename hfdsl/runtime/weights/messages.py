@@ -268,11 +268,10 @@ def kept_views(sync: ScheduledSync, side: str, held: LocalWeights, turns: Messag
     Raises:
         SyncError: if the rank does not hold a part.
     """
-    views: Any = sync.kept.get(("views", side, held.rank))
+    views: PartViews | None = sync.kept.get(("views", side, held.rank))
     if views is None or views.kinds != held.kinds:
         views = sync.kept["views", side, held.rank] = PartViews(held, turns)
-    found: PartViews = views
-    return found
+    return views
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ class LocalWeights:
             raise self.mismatch("something other than a dict of tensors by name")
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor | ComputedPart]]] = {}
-        self._found: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
+        self._parts: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
         self._flat: dict[HeldView, torch.Tensor] = {}
 
     @property
@@ -245,12 +245,12 @@ class LocalWeights:
         Raises:
             SyncError: as ``part``.
         """
-        found, name = self.find(parameter, box), self._name(parameter)
-        if isinstance(found, ComputedPart):
+        part, name = self.find(parameter, box), self._name(parameter)
+        if isinstance(part, ComputedPart):
             return HeldView(name, box=box)
         held = self._pieces[name].tensor
-        offset = int(found.storage_offset() - held.storage_offset())
-        return HeldView(name, None if found is held else (tuple(found.shape), found.stride(), offset))
+        offset = int(part.storage_offset() - held.storage_offset())
+        return HeldView(name, None if part is held else (tuple(part.shape), part.stride(), offset))
 
     def tensor(self, view: HeldView) -> torch.Tensor:
         """A box that is held."""
@@ -310,9 +310,9 @@ class LocalWeights:
         Raises:
             SyncError: as ``part``.
         """
-        if (parameter.name, box) not in self._found:
-            self._found[parameter.name, box] = self._find(parameter, box)
-        return self._found[parameter.name, box]
+        if (parameter.name, box) not in self._parts:
+            self._parts[parameter.name, box] = self._find(parameter, box)
+        return self._parts[parameter.name, box]
 
     def _name(self, parameter: Parameter) -> str:
         return parameter.name if parameter.name in self._pieces else self._layout.stored_as(parameter.name)

@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator
 from hfdsl.check.findings import Finding, order
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.rl.training.config import Loaded
-from hfdsl.rl.training.preflight.adapters import (
-    adapters_reach_samplers,
-    base_policies_have_adapters,
-)
+from hfdsl.rl.training.preflight.adapters import adapters_reach_samplers, base_policies_have_adapters
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read, model_sizes_fit, model_types_exist
 from hfdsl.rl.training.preflight.engines import (
     caches_hold_a_row,
@@ -42,24 +39,11 @@ from hfdsl.rl.training.preflight.numbers import (
 )
 from hfdsl.rl.training.preflight.obstacles import roles_can_be_constructed
 from hfdsl.rl.training.preflight.packages import packages_are_installed, sinks_have_access
-from hfdsl.rl.training.preflight.rewards import (
-    alphabets_agree,
-    rules_are_in_the_sources,
-    rules_are_there,
-)
+from hfdsl.rl.training.preflight.rewards import alphabets_agree, rules_are_in_the_sources, rules_are_there
 from hfdsl.rl.training.preflight.schedules import rates_suit_saved_weights, schedules_fit_the_run, small_steps_count
-from hfdsl.rl.training.preflight.sharding import (
-    shards_have_processes,
-)
-from hfdsl.rl.training.preflight.sources import (
-    data_can_be_read,
-    evaluations_have_rows,
-    prompts_differ,
-)
-from hfdsl.rl.training.preflight.special_tokens import (
-    responses_end,
-    responses_end_by_default,
-)
+from hfdsl.rl.training.preflight.sharding import shards_have_processes
+from hfdsl.rl.training.preflight.sources import data_can_be_read, evaluations_have_rows, prompts_differ
+from hfdsl.rl.training.preflight.special_tokens import responses_end, responses_end_by_default
 from hfdsl.rl.training.preflight.starting import (
     batches_can_be_fed,
     recorded_steps_are_taken,
