@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hfdsl as hf
 from hfdsl.rl.batches import (
     Advantages,
@@ -22,6 +24,9 @@ from hfdsl.rl.batches import (
     Values,
 )
 from hfdsl.rl.fields import Coefficient, Count, GroupSize, Share
+
+if TYPE_CHECKING:
+    import torch
 
 # -- policies
 
@@ -310,7 +315,7 @@ def better_of_two(scores: Scores) -> Choices:
 
 @hf.function(rows=hf.Whole)
 def outcome(sequences: Sequences, scores: Scores) -> Outcome:
-    """The mean score, the share of solved responses, their mean length and the share that ended.
+    """The mean score, the share of solved responses, their mean length and the share that ended; 0 without rows.
 
     >>> import torch
     >>> mask = torch.tensor([[True, True, False], [True, True, True]])
@@ -322,10 +327,10 @@ def outcome(sequences: Sequences, scores: Scores) -> Outcome:
     """
     score, mask = scores.score.tensor, sequences.response_mask.tensor
     return Outcome(
-        score=float(score.mean()),
-        solved=float((score >= 1).double().mean()),
-        length=float(mask.sum(1).double().mean()),
-        ended=float((~mask[:, -1]).double().mean()),
+        score=_mean(score),
+        solved=_mean(score >= 1),
+        length=_mean(mask.sum(1)),
+        ended=_mean(~mask[:, -1]),
     )
 
 
@@ -352,10 +357,15 @@ def pair_outcome(pairs: Pairs, scores: Scores) -> PairOutcome:
 
 @hf.function(rows=hf.Whole)
 def distance(rollout: Rollout, teacher: ReferenceLogProbs) -> Distance:
-    """The distance of a student from its teacher, by k1."""
+    """The distance of a student from its teacher, by k1; 0 without rows."""
     from hfdsl.rl.kl import kl_estimate
     from hfdsl.rl.masked import masked_mean
 
     mask = rollout.response_mask.tensor
     gap = kl_estimate(rollout.log_probs.tensor, teacher.ref_log_probs.tensor, "k1")
-    return Distance(kl=float(masked_mean(gap, mask)), length=float(mask.sum(1).double().mean()))
+    return Distance(kl=float(masked_mean(gap, mask)), length=_mean(mask.sum(1)))
+
+
+def _mean(values: torch.Tensor) -> float:
+    """The mean over rows; 0 without rows, like the metrics of an update that gets none."""
+    return float(values.double().mean()) if len(values) else 0.0

@@ -9,13 +9,15 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.graph.program import Constant, FunctionCall
-from hfdsl.graph.signatures import Signature, StaticType
+from hfdsl.graph.signatures import RecordType, Signature, StaticType
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.rl import functions
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import Advantages, PairOutcome, Pairs, PolicyVersions, Prompts, Rollout, Scores
+from hfdsl.rl.batches import Advantages, B, P, PairOutcome, Pairs, PolicyVersions, Prompts, R, Rollout, Scores
 from hfdsl.rl.dataflows.dapo import dapo_round
-from hfdsl.testing import check_rows
+from hfdsl.testing import check_rows, fake_batch
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import MetricSpec
 from tests.rl.dataflows.programs import PROGRAMS
 
 
@@ -67,6 +69,14 @@ def calls() -> Iterator[tuple[Signature, dict[str, Any]]]:
                 yield node.op.signature, constants
 
 
+def metrics_of(signature: Signature) -> list[str]:
+    """The metrics that a function returns."""
+    if not isinstance(signature.returns, RecordType):
+        return []
+    fields = schema(signature.returns.record).fields.items()
+    return [name for name, spec in fields if isinstance(spec, MetricSpec)]
+
+
 CALLS = {signature.name: (signature, constants) for signature, constants in calls()}
 
 
@@ -82,6 +92,20 @@ def test_a_function_depends_on_the_rows_that_it_declares_and_needs_them(name: st
     multiple = constants.get("group", 2 if name == "pair_outcome" else 1)
     with in_call(Call(seed=0, step=3, node=0, rank=0, version=3, rows_version=1)):
         check_rows(getattr(functions, name), given={**given, **constants}, multiple=multiple, max_examples=40)
+
+
+METRICS_OF_ROWS = [name for name, (signature, _) in CALLS.items() if metrics_of(signature)]
+
+
+@pytest.mark.parametrize("name", METRICS_OF_ROWS)
+def test_a_metric_of_no_rows_is_a_number(name: str) -> None:
+    """As where a filter keeps none: HF907 would end the run."""
+    signature, constants = CALLS[name]
+    records = {port.name: port.type.record for port in signature.ports if isinstance(port.type, RecordType)}
+    rows = {port: fake_batch(record, {B: 4, P: 3, R: 3})[:0] for port, record in records.items()}
+    result = getattr(functions, name)(**rows, **constants)
+    values = [getattr(result, metric).value for metric in metrics_of(signature)]
+    assert values == [0.0] * len(values)
 
 
 def test_options_of_losses_can_be_read_from_a_table() -> None:
