@@ -13,6 +13,7 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Node, Operand, Ref, RoleCall
 from hfdsl.graph.signatures import Signature
+from hfdsl.graph.spans import Span, definition_span
 from hfdsl.graph.stages import HeldState, Split, Stage, split
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.scheduled import ScheduledSync
@@ -189,6 +190,12 @@ class Plan:
     def node(self, number: int) -> Node:
         """A node of the graph."""
         return self.graph.nodes[number]
+
+    def body_span(self, step: Step) -> Span:
+        """The ``def`` that a step runs: of a role that of the placed class, which may override the called one."""
+        if step.role is None:
+            return step.signature.span
+        return definition_span(getattr(self.deployment[step.role].role, step.signature.name))
 
     def loads_in_flight(self, step: Step) -> bool:
         """Whether a step loads weights between the tokens of a call that runs, so that no process may wait for it."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfError, ResourceError, RoleError, SizeError, WiringError
+from hfdsl.graph.spans import definition_span
 from hfdsl.runtime.local import Turns
 from hfdsl.runtime.running import Running
 
@@ -279,6 +280,42 @@ def test_a_result_is_held_against_its_signature(call: Callable[[Any, Any], Any],
         with pytest.raises(WiringError) as error:
             running.step(rows(4))
         assert str(error.value).startswith(f"HF805: {text}")
+
+
+class Scorer(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def score(self, batch: Rows) -> Sums:
+        return Sums(value=batch.x.tensor.sum(1))
+
+
+class Registered(Scorer):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def score(self, batch: Rows) -> Sums:
+        return batch  # type: ignore[return-value]
+
+
+class Inherited(Scorer):
+    def score(self, batch: Rows) -> Sums:
+        batch.x.tensor.add_(1)
+        return super().score(batch)
+
+
+class Derived(Inherited): ...
+
+
+@pytest.mark.parametrize(
+    ("placed", "code", "line"),
+    [(Registered, "HF805", Registered), (Inherited, "HF703", Inherited), (Derived, "HF703", Inherited)],
+)
+def test_an_error_names_the_place_of_the_override_that_ran(placed: type[Scorer], code: str, line: type[Scorer]) -> None:
+    @hf.dataflow
+    def scores(batch: Rows, role: Scorer) -> Sums:
+        return role.score(batch)
+
+    deployment = hf.Deployment(role=hf.place(placed, pool=hf.ResourcePool([1])))
+    with scores.compile(deployment).launch() as running, pytest.raises(WiringError, match=code) as error:
+        running.step(rows(2))
+    assert str(error.value).endswith(f"({definition_span(line.score)})")
 
 
 def test_results_of_ranks_that_are_not_collected_are_never_looked_at() -> None:

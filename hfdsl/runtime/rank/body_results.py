@@ -164,4 +164,4 @@ def check_same_presence(plan: Plan, results: Iterable[SegmentResult]) -> None:
             try:
                 all_present(subject, parts, [f"rank {rank}" for rank in holders])
             except WiringError as error:
-                raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
+                raise WiringError(error.code, f"{error.message} ({plan.body_span(step)})") from None

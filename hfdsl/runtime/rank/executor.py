@@ -274,7 +274,8 @@ class Executor:
                 elif self._rank in step.layout.holders and states(step, "exports"):
                     columns = whole_columns(step, self._rank, columns)
             except WiringError as error:  # about what the body did: name its place in the source
-                raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
+                place = self._plans[call.plan].body_span(step)
+                raise WiringError(error.code, f"{error.message} ({place})") from None
             if node in task.keeps or node in sent_nodes or step.custom:
                 values[node] = StoredValue.of(step.label, columns)
             if node in task.keeps:
