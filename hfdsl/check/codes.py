@@ -263,6 +263,7 @@ CODES: dict[str, Code] = {
     # HF93x the imperative layer
     "HF930": Code("rows of a worker group's method that do not add up"),
     "HF931": Code("a deadline that is not a positive number of seconds"),
+    "HF932": Code("a seed that is not a whole number from 0 on"),
     # HF94x values of training
     "HF940": Code("a value that a loss, a configuration or a formula does not take"),
     "HF941": Code("a loss without the columns that its terms need"),

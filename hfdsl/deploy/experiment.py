@@ -13,7 +13,7 @@ from hfdsl.graph.dataflow import Dataflow, check_experiment, require_batches
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.types.arguments import constructor_takes
 from hfdsl.types.dims import Dim, Sizes
-from hfdsl.types.numbers import brief, count_range, is_count
+from hfdsl.types.numbers import checked_seed
 
 if TYPE_CHECKING:
     from hfdsl.check.report import Report
@@ -33,7 +33,7 @@ class Experiment:
     Raises:
         DefinitionError: HF118 if ``dataflow`` is not made by ``@hf.dataflow``.
         ResourceError: HF507 if ``deployment`` is not an ``hf.Deployment``, HF523 if ``cluster`` is no
-            ``hf.Cluster``, HF542 if ``batches`` is not a function.
+            ``hf.Cluster``, HF542 if ``batches`` is not a function, HF932 if ``seed`` is not a whole number.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -72,10 +72,7 @@ class Experiment:
         if self.batches is not None and not callable(self.batches):
             text = "batches= of an experiment is a function without parameters that returns the batches"
             raise ResourceError("HF542", f"{text}, got {type(self.batches).__name__}: write lambda: ...")
-        if not is_count(self.seed, least=0):
-            raise ResourceError(
-                "HF507", f"seed= of an experiment is {count_range(self.seed, least=0)}, got {brief(self.seed)}"
-            )
+        object.__setattr__(self, "seed", checked_seed(self.seed, "seed= of an experiment"))
 
     def check(self) -> Report:
         """Everything that can be known to be wrong before launch; see ``Dataflow.check``."""

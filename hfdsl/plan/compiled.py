@@ -116,7 +116,7 @@ class CompiledPlan(Plan):
         Raises:
             ResourceError: HF502, HF505 if the cluster cannot hold the pools.
             RoleError: HF806 if a role's constructor raises.
-            ResourceError: HF931 if ``deadline`` is not a positive number.
+            ResourceError: HF931 if ``deadline`` is not a positive number, HF932 if ``seed`` is not a whole number.
             DeadlineError: HF807 if a role's constructor takes longer than its deadline.
             PackageError: HF990 for ``"ray"`` where Ray or torch is not installed.
             HfError: HF807 if Ray knows a cluster's address, but nothing answers there.

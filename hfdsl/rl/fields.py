@@ -41,6 +41,7 @@ NonNegative: TypeAlias = Annotated[float, Within(at_least=0)]
 ClipRange: TypeAlias = Annotated[float, Within(at_least=0, infinite=True)]
 """A range around a number; infinity is no bound."""
 Positive: TypeAlias = Annotated[float, Within(above=0)]
+Seed: TypeAlias = Annotated[int, Within(at_least=0)]
 Share: TypeAlias = Annotated[float, Within(at_least=0, at_most=1)]
 Temperature: TypeAlias = Annotated[
     float, Within(above=0, help="for the likeliest tokens call generate(prompts, greedy=True)")

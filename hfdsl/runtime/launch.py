@@ -22,7 +22,7 @@ from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.recovery.steps import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.saving.loaded_states import check_copied_states
-from hfdsl.types.numbers import checked_deadline
+from hfdsl.types.numbers import checked_deadline, checked_seed
 
 
 class LaunchedError(BaseException):
@@ -57,8 +57,9 @@ def launch(
     Locally no process can be lost, so ``retries`` change nothing there.
 
     Raises:
-        ResourceError: HF931 for a deadline that is not a positive number, HF518 for an unknown backend, HF801 for a
-            module of the program that workers cannot import; see ``CompiledPlan.launch`` for the others.
+        ResourceError: HF931 for a deadline that is not a positive number, HF932 for a seed that is not a whole number,
+            HF518 for an unknown backend, HF801 for a module of the program that workers cannot import; see
+            ``CompiledPlan.launch`` for the others.
         PackageError: HF990 if Ray or torch is not installed.
         CheckpointError: HF908 if a role loads a state that ``retries`` would need and cannot copy.
         WiringError: HF802 if the program holds what cannot be sent to another process.
@@ -67,7 +68,7 @@ def launch(
     """
     if _loading.get():
         raise LaunchedError
-    deadline = checked_deadline(deadline, "launch(deadline=)")
+    seed, deadline = checked_seed(seed, "launch(seed=)"), checked_deadline(deadline, "launch(deadline=)")
     probe_protocols(plan)
     if decides(plan) and queue_stages(plan).flights.loads and (retries is not None or callable(backend)):
         refused = "with retries=" if retries is not None else "by a lowering of one's own"

@@ -12,6 +12,7 @@ import hfdsl
 from hfdsl.protocols.queueing import DISCIPLINES
 from hfdsl.tools import commands
 from hfdsl.types.batches import nearest
+from hfdsl.types.numbers import count_range, in_digits, is_count
 
 DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learning post-training."
 
@@ -176,7 +177,9 @@ def command_parser() -> Parser:
         metavar="N",
         help="how many steps (default: as many as there are batches; of a run's file, its steps)",
     )
-    run.add_argument("--seed", type=int, metavar="S", help="the root of all random streams (default: the experiment's)")
+    run.add_argument(
+        "--seed", type=_seed, metavar="S", help="the root of all random streams (default: the experiment's)"
+    )
     run.add_argument(
         "--trace", metavar="FILE", help="write the timelines of all steps, for Perfetto or chrome://tracing"
     )
@@ -212,7 +215,9 @@ def _add_simulate(command: Callable[..., argparse.ArgumentParser], target: argpa
         "--lag", action="append", default=[], metavar="K", help="a lag, or 'none' for no queue; repeatable"
     )
     simulate.add_argument("--steps", type=_count, default=200, metavar="N", help="how many steps (default: 200)")
-    simulate.add_argument("--seed", type=int, default=0, metavar="S", help="the seed of random durations (default: 0)")
+    simulate.add_argument(
+        "--seed", type=_seed, default=0, metavar="S", help="the seed of random durations (default: 0)"
+    )
     simulate.add_argument(
         "--slots", type=_count, metavar="N", help="simulate single groups, with N in progress at the producers"
     )
@@ -346,6 +351,13 @@ def _count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if not is_count(number, least=0):
+        raise argparse.ArgumentTypeError(f"{in_digits(number)} is not {count_range(number, least=0)}")
     return number
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import isqrt, log10
+from numbers import Integral
+from operator import index
 from reprlib import Repr
 from typing import TypeGuard
 
@@ -69,6 +71,18 @@ def checked_deadline(seconds: object, subject: str) -> float:
         return float(seconds)
     most = f" of at most {MAX_SECONDS}" if isinstance(seconds, (int, float)) and seconds > MAX_SECONDS else ""
     raise ResourceError("HF931", f"{subject} is a positive number of seconds{most}, got {brief(seconds)}")
+
+
+def checked_seed(seed: object, subject: str) -> int:
+    """Validate a seed, also one of NumPy; ``subject`` begins the message.
+
+    Raises:
+        ResourceError: HF932 if it is not a whole number from 0 to ``MAX_COUNT``.
+    """
+    number = index(seed) if isinstance(seed, Integral) and not isinstance(seed, bool) else seed
+    if is_count(number, least=0):
+        return number
+    raise ResourceError("HF932", f"{subject} is {count_range(number, least=0)}, got {brief(seed)}")
 
 
 def in_digits(number: Fraction | int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from hfdsl.errors import HfError, ResourceError, RoleError, SizeError, WiringErr
 from hfdsl.graph.spans import definition_span
 from hfdsl.runtime.local import Turns
 from hfdsl.runtime.running import Running
+from hfdsl.types.numbers import brief
 
 
 class B(hf.Dim): ...
@@ -330,6 +332,42 @@ def test_a_dispatch_function_gives_one_value_a_rank() -> None:
         pytest.raises(WiringError, match=match),
     ):
         running.step(rows(4))
+
+
+# -- seeds
+
+SEEDS = (0, 7, 2**63 - 1, np.int64(7), np.uint8(7))
+NO_SEEDS = (1.5, -1, True, "3", None, 2**63, 10**5000, float("nan"), np.float64(1.0), np.bool_(True), np.int64(-1))
+
+
+class Drawing(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def drawn(self, batch: Rows) -> Sums:
+        return Sums(value=(hf.current_call().uniforms(1)[:, 0] * 1000).long())
+
+
+@hf.dataflow
+def draws(batch: Rows, role: Drawing) -> Sums:
+    return role.drawn(batch)
+
+
+drawing = hf.Deployment(role=hf.place(Drawing, pool=hf.ResourcePool([1])))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_is_a_whole_number_of_any_kind(seed: Any) -> None:
+    plan, experiment = draws.compile(drawing), hf.Experiment(draws, drawing, seed=seed)
+    with plan.launch(seed=seed) as running, plan.launch(seed=int(seed)) as same:
+        assert torch.equal(running.step(rows(3)).value.tensor, same.step(rows(3)).value.tensor)
+    assert (experiment.seed, type(experiment.seed)) == (int(seed), int)
+
+
+@pytest.mark.parametrize("seed", NO_SEEDS, ids=brief)
+@pytest.mark.parametrize("take", [draws.compile(drawing).launch, partial(hf.Experiment, draws, drawing)])
+def test_another_value_is_no_seed(seed: Any, take: Callable[..., Any]) -> None:
+    number = r"HF932: .*seed=.* is a whole number of at (least 0|most 2\*\*63 - 1), got"
+    with pytest.raises(ResourceError, match=number):
+        take(seed=seed)
 
 
 # -- inputs

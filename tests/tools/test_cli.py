@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,6 +118,24 @@ def test_wrong_options_are_usage(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["run", "x.py", "--steps", "0"])
     assert caught.value.code == output.USAGE
+
+
+@pytest.mark.parametrize("command", ["run", "simulate"])
+@pytest.mark.parametrize("seed", ["-1", "1.5", "true", str(2**63)])
+def test_a_seed_that_is_none_is_usage(command: str, seed: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "x.py", f"--seed={seed}"])
+    assert caught.value.code == output.USAGE
+    assert "argument --seed: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("field", ["seed", "data.seed", "actor.model.seed", "data.source.seed"])
+@pytest.mark.parametrize("seed", ["-1", "1.5", "true", str(2**63)])
+def test_a_seed_of_a_configuration_has_the_same_bounds(field: str, seed: str, capsys: Capture) -> None:
+    set_seed = ("--set", f"deployment={TWO}", "--set", f"{field}={seed}")
+    code, out, err = run_cli(capsys, "check", "--elsewhere", str(SPELLING), *set_seed)
+    assert code == output.FINDINGS
+    assert re.search(rf"error\[HF901\]: (--set )?{field} ?= ?{seed}: ", out + err)
 
 
 @pytest.mark.parametrize("command", ["check", "plan", "draw", "run"])

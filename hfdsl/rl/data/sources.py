@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from hfdsl.errors import DataError
 from hfdsl.rl.data.hugging_face import read
-from hfdsl.rl.fields import Count, check_fields
+from hfdsl.rl.fields import Count, Seed, check_fields
 from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import parse_json
 
@@ -40,7 +40,7 @@ class ReasoningGym:
     size: Count
     """The number of entries, each generated when it is read; usually thousands."""
 
-    seed: int = 0
+    seed: Seed = 0
     """The seed of the first entry. Two sources whose seeds differ by ``size`` or more share no entry's seed."""
 
     options: dict[str, Any] = field(default_factory=dict)

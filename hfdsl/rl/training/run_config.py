@@ -15,7 +15,7 @@ from hfdsl.rl.data.feed import OnBad
 from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import Tokenizer
-from hfdsl.rl.fields import Count, Limit, check_fields
+from hfdsl.rl.fields import Count, Limit, Seed, check_fields
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.types.bounds import Within
 
@@ -35,7 +35,7 @@ class DataConfig:
     """How the fields of a row become the text of a prompt."""
     on_bad: OnBad = "raise"
     """The policy for a row that cannot be read or is too long: end the run, or skip and count the row."""
-    seed: int | None = None
+    seed: Seed | None = None
     """The seed of the order of rows; left out, the run's seed."""
     ahead: bool = True
     """Whether a thread prepares the next batch while a step runs."""
@@ -198,7 +198,7 @@ class RunConfig:
     """The training data."""
     steps: Count
     """The number of steps in the run."""
-    seed: Annotated[int, Within(at_least=0)] = 0
+    seed: Seed = 0
     """The seed of every random stream of the run."""
     output: str
     """The folder for configuration, metrics, samples and checkpoints, relative to the current folder."""

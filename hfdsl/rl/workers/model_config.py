@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
 from hfdsl.errors import ConfigError
-from hfdsl.rl.fields import Count, Limit, NonNegative, Positive, Share, Temperature, check_fields
+from hfdsl.rl.fields import Count, Limit, NonNegative, Positive, Seed, Share, Temperature, check_fields
 from hfdsl.types.bounds import Removed, Within
 
 FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -33,7 +33,7 @@ class ModelConfig:
     bfloat16 with float32 ``TrainingConfig.master_weights``; models that only score or generate can use bfloat16, which
     halves their memory."""
 
-    seed: int = 0
+    seed: Seed = 0
     """The seed of random weights and of a new LoRA adapter; a saved model without an adapter ignores it."""
 
     pad_token: Token | None = None
