@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.signatures import PortType, RecordType, Signature
+from hfdsl.graph.tensor_writes import Mark
 from hfdsl.graph.value_checks import check_objects, raw_columns
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.types.batches import schema
@@ -23,36 +24,24 @@ def inputs_unchanged(label: str, arguments: Mapping[str, Any]) -> Iterator[None]
     """Refuse that a body writes into a column which it was given.
 
     Whether another reader would see the change depends on where the roles are placed, and placement never changes a
-    result. Tensors count their in-place operations, those through views too; only writes around torch (``.numpy()``)
-    escape.
+    result. ``Mark`` says which writes are seen.
 
     Raises:
         WiringError: HF703 naming the argument and the column.
     """
     before = [
-        (argument, column, tensor, tensor._version)
+        (argument, column, tensor, Mark.of(tensor))
         for argument, value in arguments.items()
         for part in (value if isinstance(value, (PerRank, PerStage)) else (value,))
         for column, tensor in raw_columns(part).items()
-        if counts_writes(tensor)
     ]
     yield
-    for argument, column, tensor, version in before:
-        if tensor._version != version:
+    for argument, column, tensor, mark in before:
+        if mark.differs(tensor):
             location = f"column '{column}' of its argument '{argument}'" if column else f"its argument '{argument}'"
             raise WiringError(
                 "HF703", f"'{label}' wrote into {location} in place; other readers share it: .clone() it first"
             )
-
-
-def versions(columns: Mapping[str, Any]) -> dict[str, int]:
-    """The write counter of each tensor among raw columns; tensors from inference mode have none."""
-    return {name: tensor._version for name, tensor in columns.items() if counts_writes(tensor)}
-
-
-def counts_writes(value: Any) -> bool:
-    """Whether a raw column is a tensor that counts its in-place operations."""
-    return hasattr(value, "_version") and not value.is_inference()
 
 
 _RESULTS: dict[type, type] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}

@@ -284,7 +284,7 @@ def _rows_of(raw: Any, rows: Sequence[int]) -> Any:
 def _changed_argument(signature: Signature, case: _Case, size: int) -> str | None:
     """The first argument that is another after the call than before.
 
-    Values are compared too: torch does not count a write by ``.numpy()``, and nobody one into an object of a row.
+    Values are compared too: nobody counts a write into an object of a row.
     """
     before = {name: _picked(value, range(case.units * size)) for name, value in case.arguments.items()}
     copies = {name: copy for name, value in before.items() if (copy := _copied(value)) is not None}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, f32, register
 from hfdsl.errors import WiringError
+from hfdsl.graph.body_checks import inputs_unchanged
 
 
 class B(hf.Dim):
@@ -92,6 +95,60 @@ def test_a_role_that_writes_into_its_argument_is_reported() -> None:
 def test_a_function_that_writes_into_its_argument_is_reported() -> None:
     with double.compile(deployment()).launch() as running, pytest.raises(WiringError, match="HF703: 'doubled' wrote"):
         running.step(scores())
+
+
+def write(column: torch.Tensor, how: str, places: slice) -> None:
+    """Write at some places of a tensor, around torch's count of writes or through a view."""
+    match how:
+        case "numpy":
+            column.numpy().reshape(-1)[places] += 1
+        case "data":
+            column.data.view(-1)[places] += 1
+        case "from_numpy":
+            torch.from_numpy(column.numpy()).view(-1)[places] += 1
+        case "detach":
+            column.detach().view(-1)[places] += 1
+        case "view":
+            column.view(-1)[places] += 1
+
+
+class Through(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def write(self, values: Values, how: str, place: int) -> Values:
+        write(values.values.tensor, how, slice(place, place + 1))
+        return values
+
+
+@hf.dataflow
+def through(values: Values, role: Through, *, how: str, place: int) -> Values:
+    return role.write(values, how, place)
+
+
+WRITES = ("numpy", "data", "from_numpy", "detach", "view")
+
+
+@pytest.mark.parametrize("how", WRITES)
+@given(rows=st.integers(1, 8), width=st.integers(1, 6), data=st.data())
+def test_any_way_to_write_into_an_argument_is_reported(how: str, rows: int, width: int, data: st.DataObject) -> None:
+    values = Values(values=torch.zeros(rows, width))
+    place = data.draw(st.integers(0, rows * width - 1))
+    with pytest.raises(WiringError, match=r"HF703: 'role.write' wrote into column 'values' of its argument 'values'"):
+        through(values, Through(), how=how, place=place)
+
+
+@pytest.mark.parametrize("how", WRITES)
+@given(width=st.integers(1, 300), data=st.data())
+def test_a_write_into_a_column_of_a_large_table_is_reported(how: str, width: int, data: st.DataObject) -> None:
+    values = torch.zeros(60_000 // width, width)
+    of_a_column = slice(data.draw(st.integers(0, width - 1)), None, width)
+    with pytest.raises(WiringError, match="HF703"), inputs_unchanged("body", {"values": Values(values=values)}):
+        write(values, how, of_a_column)
+
+
+@pytest.mark.parametrize("values", [torch.full((300, 80), torch.nan), torch.ones(3, 4)[:1, ::4], torch.ones(2, 4).T])
+def test_what_is_only_read_through_numpy_is_not_reported(values: torch.Tensor) -> None:
+    with inputs_unchanged("body", {"values": Values(values=values)}):
+        assert values.numpy().copy().shape == values.shape
 
 
 def test_a_copy_may_be_written() -> None:

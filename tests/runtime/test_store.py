@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -72,6 +73,14 @@ def test_a_value_that_was_written_after_it_was_kept_is_reported() -> None:
     for access in (lambda: store.read(0, "x", 0, ((0, 4),)), lambda: store.extract(payload)):
         with pytest.raises(WiringError, match=r"HF703: column 'x' .* after 'role.make' had returned it"):
             access()
+
+
+def test_a_buffer_of_numpy_that_is_written_again_is_reported() -> None:
+    store, buffer = Store(), np.zeros(4)
+    store.put(0, 0, StoredValue.of("role.make", {"x": torch.from_numpy(buffer)}))
+    buffer[2] = 1
+    with pytest.raises(WiringError, match=r"HF703: column 'x' .* after 'role.make' had returned it"):
+        store.read(0, "x", 0, None)
 
 
 def test_only_what_lies_in_memory_of_others_is_copied() -> None:

@@ -170,7 +170,7 @@ def writes_into_objects(dicts: Dicts) -> Dicts:
     [
         (clamps, {}, "'clamps' wrote into column 'reward' of its argument 'scores' in place"),
         (writes_the_same, {}, "wrote into column 'reward'"),
-        (writes_around_torch, {}, "argument 'scores': column 'reward', row 0 is 1.0 instead of 0.0"),
+        (writes_around_torch, {}, "wrote into column 'reward' of its argument 'scores' in place"),
         (writes_the_whole, {"needed": False}, "wrote into column 'reward'"),
         (
             writes_into_objects,

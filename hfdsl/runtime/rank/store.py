@@ -26,7 +26,7 @@ no plan has one: the last reader follows from the same reads that address the pa
 (0, 16)
 
 A value is passed by reference within a process, and as a view of its rows into a payload. So nothing may write into it:
-torch increments the version of a tensor with every write, and versions are compared whenever the value is read (HF703).
+a mark of each tensor is kept (``Mark``), and compared whenever the value is read (HF703).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.body_checks import versions
 from hfdsl.graph.columns import ROW_WEIGHT
+from hfdsl.graph.tensor_writes import Mark
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.plan.reading import Piece
 from hfdsl.protocols.ranges import RowRange, RowRanges
@@ -59,16 +59,16 @@ class CopiedTensors(dict[str, "dict[Any, torch.Tensor]"]):
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """A value in the process that produced it, with the versions of its tensors at that time."""
+    """A value in the process that produced it, with marks of its tensors at that time."""
 
     producer: str
     columns: Piece
-    versions: Mapping[str, int]
+    marks: Mapping[str, Mark]
 
     @classmethod
     def of(cls, producer: str, columns: Piece) -> StoredValue:
-        """The current value, with its versions."""
-        return cls(producer, columns, versions(columns))
+        """The current value, with its marks."""
+        return cls(producer, columns, {name: Mark.of(column) for name, column in columns.items()})
 
     def read(self, column: str) -> Any:
         """A column, or the weights of its rows.
@@ -79,7 +79,7 @@ class StoredValue:
         if column.startswith(ROW_WEIGHT) and column not in self.columns:
             return row_weights(self.read(column.removeprefix(ROW_WEIGHT)))
         value = self.columns[column]
-        if column in self.versions and value._version != self.versions[column]:
+        if self.marks[column].differs(value):
             raise _changed(self.producer, column)
         return value
 
@@ -179,7 +179,7 @@ class Store:
     def watch(self, payload: Payload, values: Mapping[int, StoredValue]) -> None:
         """Watch the columns of a payload whose readers elsewhere map or copy them from this process's memory."""
         for node, column in dict.fromkeys((key.node, key.column) for key in payload.slices):
-            if column in values[node].versions:
+            if values[node].marks[column].count is not None:
                 self._watched.append(WatchedColumn(values[node], column))
 
     def check_watched(self) -> None:
