@@ -225,6 +225,7 @@ CODES: dict[str, Code] = {
     "HF774": Code("a rank that loads into other memory than its layout says"),
     "HF780": Code("a training that trains nothing", "warning"),
     "HF781": Code("an evaluation that trains"),
+    "HF782": Code("replicas that each learn from their own rows alone", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

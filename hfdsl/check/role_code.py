@@ -1,0 +1,278 @@
+"""The code of a role: all that its methods may run, read without running it.
+
+A rule about what a role does *not* do, such as talking to its peers, has to know all that it does. So a class is read
+with its bases, the functions and classes that it mentions, and what these mention in turn. Code of torch, NumPy and the
+like is known by its names; anything else that cannot be read leaves the code incomplete, and such a rule silent::
+
+    class Policy(hf.Worker):
+        def __init__(self, rate: float) -> None:
+            self.model = build_model()                     read, if it is a function in a module of the user's
+            self.optimizer = torch.optim.Adam(...)         known
+            self.model = accelerator.prepare(self.model)   code of another library: incomplete
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, Final
+
+from hfdsl.check.bodies import definition_of
+from hfdsl.check.sources import Function
+from hfdsl.protocols.worker import Worker
+
+KNOWN: Final = frozenset(
+    {"abc", "builtins", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools", "json"}
+    | {"logging", "math", "numbers", "numpy", "operator", "pathlib", "random", "re", "safetensors", "statistics"}
+    | {"string", "time", "tokenizers", "torch", "transformers", "types", "typing", "typing_extensions", "warnings"}
+)
+"""Packages whose code does nothing that its names do not say."""
+
+UNREAD: Final = ("engines", "models", "workers")
+"""Folders of ``hfdsl.rl`` whose code is not read: their roles are ready."""
+
+DYNAMIC: Final = frozenset({"__import__", "eval", "exec", "getattr", "globals", "locals", "open", "vars"})
+"""Built-in functions that reach what no name in the code says."""
+
+DEPTH: Final = 8
+"""How deep data may lie in other data; some holds itself."""
+
+MOST: Final = 200
+"""How many functions of a role are read at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFunction:
+    """A function or method, and its ``def``."""
+
+    body: Callable[..., Any]
+    definition: Function
+
+    def path(self, expression: ast.expr) -> str:
+        """The full name that an expression has in the function: ``torch.optim.Adam`` for ``Adam``; empty for others."""
+        match expression:
+            case ast.Attribute(value, name):
+                path = self.path(value)
+                return f"{path}.{name}" if path else ""
+            case ast.Name(name):
+                return self._imported.get(name) or _full_name(_value_of(self.body, name)) or name
+        return ""
+
+    @property
+    def _imported(self) -> Mapping[str, str]:
+        return _imported(self.definition)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCode:
+    """All functions that a role may run, by name and in the order of reading, and the parts of all names in them."""
+
+    functions: Mapping[str, tuple[ReadFunction, ...]]
+    names: frozenset[str]
+    is_whole: bool
+    """Whether all code was read."""
+
+    def reached(self, method: str) -> Iterator[ReadFunction]:
+        """The functions that a method of the role may call, itself first."""
+        waiting, seen = [method], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            for function in self.functions.get(name, ()):
+                yield function
+                for node in ast.walk(function.definition):
+                    match node:
+                        case ast.Call(func=ast.Name(called)) | ast.Call(func=ast.Attribute(attr=called)):
+                            waiting.append(called)
+
+
+@lru_cache(maxsize=256)
+def code_of(role: type) -> RoleCode:
+    """The code of a role's class."""
+    reader = _Reader()
+    reader.read_class(role)
+    functions = dict[str, tuple[ReadFunction, ...]]()
+    for function in reader.functions:
+        name = function.definition.name
+        functions[name] = (*functions.get(name, ()), function)
+    return RoleCode(functions, frozenset(reader.names), reader.is_whole)
+
+
+def is_plain(value: object, depth: int = 0) -> bool:
+    """Whether a constructor argument is data: a role does with it no more than its own code says."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return True
+    if isinstance(value, (list, tuple, set, frozenset)):
+        parts = [*value]
+    elif isinstance(value, dict):
+        parts = [*value.values()]
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name, None) for field in fields(value)]
+    else:
+        return False
+    return depth < DEPTH and all(is_plain(part, depth + 1) for part in parts)
+
+
+MISSING: Final = object()
+
+
+class _Reader:
+    """Functions as they are found, the parts of their names, and whether all could be read."""
+
+    def __init__(self) -> None:
+        self.functions, self.names, self.is_whole = list[ReadFunction](), set[str](), True
+        self._seen = set[object]()
+
+    def read_class(self, read: type) -> None:
+        """Read the methods of a class and of its bases."""
+        overridden, names = list[FunctionType](), set[str]()
+        for base in read.__mro__:
+            if base in (object, Worker) or base in self._seen or self._is_known(base.__module__):
+                continue
+            self._seen.add(base)
+            for name, member in vars(base).items():
+                function = getattr(member, "__func__", getattr(member, "fget", member))
+                if isinstance(function, FunctionType):
+                    overridden.append(function) if name in names else self.read(function)
+            names |= vars(base).keys()
+        for function in overridden if "super" in self.names else ():
+            self.read(function)
+
+    def read(self, function: FunctionType) -> None:
+        """Read a function, and what it mentions."""
+        if function in self._seen:
+            return
+        self._seen.add(function)
+        if self._is_known(function.__module__):
+            return
+        definition = definition_of(function)
+        if definition is None and function.__code__.co_filename == "<string>":
+            return  # of a dataclass
+        if definition is None or len(self.functions) == MOST:
+            self.is_whole = False
+            return
+        self.functions.append(ReadFunction(function, definition))
+        local = _local_names(definition)
+        for node in code_nodes(definition):
+            match node:
+                case ast.Import(imported):
+                    self._import(*(alias.name for alias in imported))
+                case ast.ImportFrom(module, imported, level):
+                    self.names |= {alias.name for alias in imported}
+                    self._import("." * level + (module or ""))
+                case ast.Attribute(owner, attribute):
+                    self.names.add(attribute)
+                    if isinstance(owner, ast.Name) and owner.id not in local:
+                        self._mention_of(_value_of(function, owner.id), attribute)
+                case ast.Name(name):
+                    self.names.add(name)
+                    if name not in local:
+                        self.mention(_value_of(function, name))
+
+    def mention(self, value: object) -> None:
+        """Read what a name of a module stands for, if it is code."""
+        self.names |= set(_full_name(value).split("."))
+        if isinstance(value, FunctionType):
+            self.read(value)
+        elif isinstance(value, type):
+            self.read_class(value)
+        elif isinstance(value, BuiltinFunctionType):
+            self.is_whole &= value.__name__ not in DYNAMIC
+        elif value is MISSING:
+            self.is_whole = False
+        elif not isinstance(value, ModuleType) and not is_plain(value):
+            self.read_class(type(value))
+
+    def _mention_of(self, module: object, attribute: str) -> None:
+        """Read what a module of the user's has under a name."""
+        if isinstance(module, ModuleType) and not self._is_known(module.__name__):
+            self.mention(getattr(module, attribute, MISSING))
+
+    def _import(self, *modules: str) -> None:
+        """An import within a function; a module that is not known is taken for code that nobody reads."""
+        for module in modules:
+            self.names |= set(module.split("."))
+            self.is_whole &= self._is_known(module)
+
+    def _is_known(self, module: str) -> bool:
+        """Whether the code of a module needs no reading; code of other libraries makes the role's code incomplete."""
+        root, *inner = module.split(".")
+        if root == "hfdsl":
+            self.is_whole &= inner[:1] != ["rl"] or inner[1:2] == [] or inner[1] not in UNREAD
+            return True
+        if root not in KNOWN and _is_installed(root):
+            self.is_whole = False
+            return True
+        return root in KNOWN
+
+
+@lru_cache(maxsize=256)
+def _is_installed(package: str) -> bool:
+    """Whether a package is one of other people: installed, or of Python itself."""
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return package in sys.stdlib_module_names or "site-packages" in file or "dist-packages" in file
+
+
+def code_nodes(definition: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function without its annotations, which need not have a value where it runs."""
+    for name, value in ast.iter_fields(definition):
+        if name in ("annotation", "returns", "type_comment"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield child
+                yield from code_nodes(child)
+
+
+def _local_names(definition: Function) -> frozenset[str]:
+    """The names that a function, or one within it, sets itself."""
+    names = set[str]()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Name(name, ast.Store() | ast.Del()) | ast.arg(name) | ast.FunctionDef(name) | ast.ClassDef(name):
+                names.add(name)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.add(name)
+            case ast.Import(aliases) | ast.ImportFrom(names=aliases):
+                names |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+    return frozenset(names - {definition.name})
+
+
+@lru_cache(maxsize=1024)
+def _imported(definition: Function) -> Mapping[str, str]:
+    """By name the full names that a function imports."""
+    paths = dict[str, str]()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Import(aliases):
+                paths |= {alias.asname: alias.name for alias in aliases if alias.asname}
+            case ast.ImportFrom(str(module), aliases):
+                paths |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in aliases}
+    return paths
+
+
+def _value_of(function: Any, name: str) -> object:
+    """The value of a name that a function does not set; ``MISSING`` if it has none."""
+    enclosed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    if name in enclosed:
+        try:
+            return enclosed[name].cell_contents
+        except ValueError:  # nothing has set it yet
+            return MISSING
+    return function.__globals__.get(name, getattr(builtins, name, MISSING))
+
+
+def _full_name(value: object) -> str:
+    """The full name of a module, class or function; empty for other values."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
+    return ""

@@ -1,0 +1,33 @@
+"""The replicas of a policy average their gradients before the step."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from tests.corpus.learners import Bigrams, LearnerMetrics
+from tests.corpus.vocabulary import B, P, Prompts, prompts_of
+
+
+class Policy(Bigrams):
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def imitate(self, prompts: Prompts) -> LearnerMetrics:
+        loss = self.loss(prompts.ids.tensor)
+        self.optimizer.zero_grad()
+        loss.backward()
+        for parameter in self.table.parameters():
+            parameter.grad = self.axis("dp").all_reduce(parameter.grad, "mean")
+        self.optimizer.step()
+        return LearnerMetrics(loss=loss.item())
+
+
+@hf.dataflow
+def program(prompts: Prompts, policy: Policy) -> LearnerMetrics:
+    return policy.imitate(prompts)
+
+
+pool = hf.ResourcePool([4])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(policy=hf.place(Policy, pool=pool)),
+    dims={B: 8, P: 3},
+    batches=prompts_of(8),
+)
