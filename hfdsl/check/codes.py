@@ -226,6 +226,7 @@ CODES: dict[str, Code] = {
     "HF780": Code("a training that trains nothing", "warning"),
     "HF781": Code("an evaluation that trains"),
     "HF782": Code("replicas that each learn from their own rows alone", "warning"),
+    "HF783": Code("a value that a role keeps and a checkpoint leaves out", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

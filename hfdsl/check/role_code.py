@@ -48,10 +48,11 @@ MOST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ReadFunction:
-    """A function or method, and its ``def``."""
+    """A function or method, its ``def``, and the parts of all names in it."""
 
     body: Callable[..., Any]
     definition: Function
+    names: frozenset[str] = frozenset()
 
     def path(self, expression: ast.expr) -> str:
         """The full name that an expression has in the function: ``torch.optim.Adam`` for ``Adam``; empty for others."""
@@ -60,8 +61,13 @@ class ReadFunction:
                 path = self.path(value)
                 return f"{path}.{name}" if path else ""
             case ast.Name(name):
-                return self._imported.get(name) or _full_name(_value_of(self.body, name)) or name
+                return self._imported.get(name) or _full_name(value_of(self.body, name)) or name
         return ""
+
+    @property
+    def module(self) -> str:
+        """The module that the function is written in."""
+        return str(self.body.__module__)
 
     @property
     def _imported(self) -> Mapping[str, str]:
@@ -70,27 +76,21 @@ class ReadFunction:
 
 @dataclass(frozen=True, slots=True)
 class RoleCode:
-    """All functions that a role may run, by name and in the order of reading, and the parts of all names in them."""
+    """All functions that a role may run, by name and in the order of reading."""
 
     functions: Mapping[str, tuple[ReadFunction, ...]]
-    names: frozenset[str]
     is_whole: bool
     """Whether all code was read."""
 
-    def reached(self, method: str) -> Iterator[ReadFunction]:
-        """The functions that a method of the role may call, itself first."""
-        waiting, seen = [method], set[str]()
+    def reached(self, *names: str) -> Iterator[ReadFunction]:
+        """The functions with these names, and all that they mention; each once."""
+        waiting, seen = [*names], set[str]()
         while waiting:
             name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            for function in self.functions.get(name, ()):
+            for function in self.functions.get(name, ()) if name not in seen else ():
                 yield function
-                for node in ast.walk(function.definition):
-                    match node:
-                        case ast.Call(func=ast.Name(called)) | ast.Call(func=ast.Attribute(attr=called)):
-                            waiting.append(called)
+                waiting += sorted(function.names)
+            seen.add(name)
 
 
 @lru_cache(maxsize=256)
@@ -102,7 +102,7 @@ def code_of(role: type) -> RoleCode:
     for function in reader.functions:
         name = function.definition.name
         functions[name] = (*functions.get(name, ()), function)
-    return RoleCode(functions, frozenset(reader.names), reader.is_whole)
+    return RoleCode(functions, reader.is_whole)
 
 
 def is_plain(value: object, depth: int = 0) -> bool:
@@ -124,7 +124,7 @@ MISSING: Final = object()
 
 
 class _Reader:
-    """Functions as they are found, the parts of their names, and whether all could be read."""
+    """Functions as they are found, the names in the one that is being read, and whether all could be read."""
 
     def __init__(self) -> None:
         self.functions, self.names, self.is_whole = list[ReadFunction](), set[str](), True
@@ -142,7 +142,7 @@ class _Reader:
                 if isinstance(function, FunctionType):
                     overridden.append(function) if name in names else self.read(function)
             names |= vars(base).keys()
-        for function in overridden if "super" in self.names else ():
+        for function in overridden if any("super" in read.names for read in self.functions) else ():
             self.read(function)
 
     def read(self, function: FunctionType) -> None:
@@ -158,7 +158,12 @@ class _Reader:
         if definition is None or len(self.functions) == MOST:
             self.is_whole = False
             return
-        self.functions.append(ReadFunction(function, definition))
+        outer, self.names = self.names, set()
+        self._read_names(function, definition)
+        self.functions.append(ReadFunction(function, definition, frozenset(self.names)))
+        self.names = outer
+
+    def _read_names(self, function: FunctionType, definition: Function) -> None:
         local = _local_names(definition)
         for node in code_nodes(definition):
             match node:
@@ -170,11 +175,11 @@ class _Reader:
                 case ast.Attribute(owner, attribute):
                     self.names.add(attribute)
                     if isinstance(owner, ast.Name) and owner.id not in local:
-                        self._mention_of(_value_of(function, owner.id), attribute)
+                        self._mention_of(value_of(function, owner.id), attribute)
                 case ast.Name(name):
                     self.names.add(name)
                     if name not in local:
-                        self.mention(_value_of(function, name))
+                        self.mention(value_of(function, name))
 
     def mention(self, value: object) -> None:
         """Read what a name of a module stands for, if it is code."""
@@ -182,6 +187,7 @@ class _Reader:
         if isinstance(value, FunctionType):
             self.read(value)
         elif isinstance(value, type):
+            self.names |= {name for name, member in vars(value).items() if isinstance(member, FunctionType)}
             self.read_class(value)
         elif isinstance(value, BuiltinFunctionType):
             self.is_whole &= value.__name__ not in DYNAMIC
@@ -258,7 +264,7 @@ def _imported(definition: Function) -> Mapping[str, str]:
     return paths
 
 
-def _value_of(function: Any, name: str) -> object:
+def value_of(function: Any, name: str) -> object:
     """The value of a name that a function does not set; ``MISSING`` if it has none."""
     enclosed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     if name in enclosed:

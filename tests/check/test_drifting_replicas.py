@@ -52,6 +52,9 @@ class Policy(hf.Worker):
     def update(self, rows: Rows) -> None:
         {body}
 
+    def reduce(self) -> None:
+        averaged(self.model.parameters(), self.axis("dp"))
+
     @hf.register(hf.Dispatch.ONE_TO_ALL)
     def weights(self) -> float:
         return float(self.model.weight.sum())
@@ -79,6 +82,10 @@ def averaging(rows: Rows, policy: Policy) -> hf.PerRank[float]:
 APART = (
     ("pass", "self.loss(rows).backward(); self.optimizer.step()"),
     ("pass", "self.learn(self.loss(rows))"),
+    (
+        "pass",
+        "loss = self.loss(rows); loss.backward(); self.optimizer.step(); self.axis('dp').all_reduce(loss.item())",
+    ),
     ("pass", "take_step(self.optimizer, self.loss(rows))"),
     ("self.optimizer = SGD(self.model.parameters(), 0.1)", "self.learn(self.loss(rows))"),
     ("import torch.optim as o; self.rule = o.SGD(build().parameters(), 0.1)", "self.learn(self.loss(rows))"),
@@ -95,6 +102,11 @@ APART = (
 """Constructors and bodies with which replicas drift apart."""
 
 TOGETHER = (
+    ("pass", "self.loss(rows).backward(); self.reduce(); self.optimizer.step()"),
+    (
+        "pass",
+        "self.learn(self.loss(rows)); self.model.weight.data = self.axis('dp').all_reduce(self.model.weight.data)",
+    ),
     ("pass", "self.loss(rows).backward(); averaged(self.model.parameters(), self.axis('dp')); self.optimizer.step()"),
     ("pass", "self.learn(self.axis('dp').all_reduce(self.loss(rows).detach()) * self.model.weight.sum())"),
     ("pass", "self.loss(rows).backward()"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import hfdsl as hf
-from tests.corpus.vocabulary import TOKENS
+from hfdsl import Dispatch, register
+from tests.corpus.vocabulary import TOKENS, Prompts
 
 if TYPE_CHECKING:
     import torch
@@ -29,3 +30,24 @@ class Bigrams(hf.Worker):
         import torch
 
         return torch.nn.functional.cross_entropy(self.table(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+
+class Imitator(Bigrams):
+    """Learns what it is shown, and saves what it has learned; plain SGD has no state of its own."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def imitate(self, prompts: Prompts) -> LearnerMetrics:
+        loss = self.loss(prompts.ids.tensor)
+        self.optimizer.zero_grad()
+        loss.backward()
+        for parameter in self.table.parameters():
+            parameter.grad = self.axis("dp").all_reduce(parameter.grad, "mean")
+        self.optimizer.step()
+        return LearnerMetrics(loss=loss.item())
+
+    def state(self) -> dict[str, Any]:
+        return {"table": self.table.state_dict()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.table.load_state_dict(state["table"])

@@ -10,19 +10,21 @@ the weights that rank 0 exports have learned from half of the rows. With gradien
 before the step, both ranks take the same one.
 
 The rule knows what a role does not do: so it reads all code of its class (``role_code.py``), and says nothing of a role
-that mentions its peers or ``torch.distributed`` anywhere, wraps its model in a class for that, loads weights that
-others hand on, takes a model from its constructor's arguments, or calls anything that cannot be read.
+that mentions its peers or ``torch.distributed`` in any code that its calls may reach, wraps its model in a class for
+that, loads weights that others hand on, takes a model from its constructor's arguments, or calls what cannot be read.
+A number that is reduced after the step, such as the loss for a metric, is no gradient.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import chain
 from typing import Any, Final
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.kept_attributes import mentioned
 from hfdsl.check.program import PlacedMethod
 from hfdsl.check.role_code import ReadFunction, RoleCode, code_of, is_plain
 from hfdsl.check.sources import span_of
@@ -49,13 +51,38 @@ def replicas_learn_together(context: Context) -> Iterator[Finding]:
         place = method.placement
         role: type = place.role
         code = code_of(role) if _is_data(place) else None
-        if code is None or not code.is_whole or not code.names.isdisjoint(PEERS):
-            continue
-        if methods_with(place.role, "loads") or _averages(context.program.graph, node.role):
+        if code is None or not code.is_whole or methods_with(place.role, "loads"):
             continue
         step = next(_steps(code, method.signature.name), None)
-        if step is not None:
+        if step is None or _averages(context.program.graph, node.role):
+            continue
+        calls = context.program.graph.calls
+        called = {call.label.partition(".")[2] for call in calls if call.role == node.role}
+        if not _reach_peers(code, called, *step):
             yield _finding(node, method, *step)
+
+
+def _reach_peers(role: RoleCode, called: Set[str], function: ReadFunction, step: ast.Call) -> bool:
+    """Whether code that calls of a role reach mentions its peers, other than to reduce a number after the step."""
+    for reached in role.reached("__init__", *sorted(called)):
+        if PEERS.isdisjoint(reached.names):
+            continue
+        if reached.definition is not function.definition:
+            return True
+        mentions = [statement for statement in function.definition.body if _mentions_peers(statement)]
+        if not mentions or any(_is_before(code, step) or set(mentioned(code)) - PEERS for code in mentions):
+            return True
+    return False
+
+
+def _is_before(statement: ast.stmt, step: ast.Call) -> bool:
+    """Whether a statement begins before a step."""
+    return (statement.lineno, statement.col_offset) <= (step.lineno, step.col_offset)
+
+
+def _mentions_peers(statement: ast.stmt) -> bool:
+    attributes = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+    return not PEERS.isdisjoint(attributes)
 
 
 def _differ(method: PlacedMethod) -> bool:
