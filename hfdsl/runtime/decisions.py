@@ -157,8 +157,14 @@ def _as_dict(decision: Decision) -> dict[str, object]:
 
 
 def read_log(file: str | PathLike[str]) -> list[Decision]:
-    """Read the decisions in a file; errors as for ``from_lines``, and those of reading a file."""
-    return from_lines(Path(file).read_text("utf-8"), f"'{file}'")
+    """Read the decisions in a file; errors as for ``from_lines``, and HF761 if it cannot be read."""
+    try:
+        text = Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            "HF761", f"the log '{file}' cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    return from_lines(text, f"'{file}'")
 
 
 def from_lines(text: str, log: str = "the log") -> list[Decision]:

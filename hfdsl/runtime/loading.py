@@ -66,10 +66,11 @@ class LoaderThread:
         waiting: Callable[[], str],
         earlier: LoaderThread | None = None,
     ) -> None:
-        self._seconds, self._waiting = seconds, waiting
+        self._loader, self._seconds, self._waiting = loader, seconds, waiting
         self._asks: SimpleQueue[bool] = SimpleQueue()
         self._answers: SimpleQueue[ReadBatch] = SimpleQueue()
         self._reading: SimpleQueue[ReadBatch] | None = None  # where the answer comes, if a batch was asked for
+        self._overdue: SimpleQueue[ReadBatch] | None = None  # where an answer may still come after its time
         self._answer: ReadBatch | None = None  # that has come, and was not taken
         self._ended = False
         self._deadline = 0.0
@@ -77,12 +78,13 @@ class LoaderThread:
             self._take_over(earlier)
         context = copy_context()
         threading.Thread(
-            target=context.run, args=(_serve, iter(loader), self._asks, self._answers), name="loader", daemon=True
+            target=context.run, args=(_serve, loader, self._asks, self._answers), name="loader", daemon=True
         ).start()
 
     def _take_over(self, earlier: LoaderThread) -> None:
-        """Take over what an earlier loader was asked for."""
-        self._reading, earlier._reading = earlier._reading, None
+        """Take over what an earlier loader was asked for; if it took too long, from the same iterator alone."""
+        goes_on = earlier._loader is self._loader and isinstance(self._loader, Iterator)
+        self._reading, earlier._reading = earlier._reading or (earlier._overdue if goes_on else None), None
         self._deadline = time.monotonic() + self._seconds
         answer, earlier._answer = earlier._answer, None
         self._answer = None if answer is None or _is_end(answer) else answer
@@ -107,7 +109,7 @@ class LoaderThread:
             self._answer = self._reading.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except Empty:
             text = f"the loader yielded no batch for {self._seconds:g} s ({self._waiting()}); stream(..., timeout=...)"
-            self._answer = END, HfError("HF764", text)
+            self._answer, self._overdue = (END, HfError("HF764", text)), self._reading
         if self._reading is not self._answers and _is_end(self._answer):
             self._answer = None  # the earlier loader has ended, and this one has not
         self._reading = None
@@ -149,9 +151,11 @@ def _is_end(answer: ReadBatch) -> bool:
     return answer[0] is END and answer[1] is None
 
 
-def _serve(loader: Iterator[Any], asks: SimpleQueue[bool], answers: SimpleQueue[ReadBatch]) -> None:
+def _serve(loader: Iterable[Any], asks: SimpleQueue[bool], answers: SimpleQueue[ReadBatch]) -> None:
+    batches: Iterator[Any] | None = None
     while asks.get():
         try:
-            answers.put((next(loader, END), None))
+            batches = iter(loader) if batches is None else batches  # which may take long, too
+            answers.put((next(batches, END), None))
         except BaseException as error:  # noqa: BLE001  # carried to the thread that asked
             answers.put((END, error))

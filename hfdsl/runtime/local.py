@@ -51,7 +51,15 @@ class Turns:
         self._count = 0
         self._stuck: str | None = None
         self._tasks: list[_Tasks] = []
-        finalize(self, _stop_threads, self._tasks)
+        self._threads: list[threading.Thread] = []
+        self._stop = finalize(self, _stop_threads, self._tasks)
+
+    def close(self) -> None:
+        """End the threads; that of a rank which an interrupt has left in its body ends with the body."""
+        self._stop()
+        if len(self._ended) == self._count:
+            for thread in self._threads:
+                thread.join()
 
     def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
         """Run all ranks; raise the first error after every rank has ended."""
@@ -75,9 +83,9 @@ class Turns:
 
         while len(self._tasks) < len(bodies):
             self._tasks.append(SimpleQueue())
-            threading.Thread(
-                target=_run_tasks, args=self._tasks[-1:], name=f"rank {len(self._tasks) - 1}", daemon=True
-            ).start()
+            name = f"rank {len(self._threads)}"
+            self._threads.append(threading.Thread(target=_run_tasks, args=self._tasks[-1:], name=name, daemon=True))
+            self._threads[-1].start()
         for rank, body in enumerate(bodies):
             self._tasks[rank].put(partial(copy_context().run, partial(run_rank, rank, body)))
         with self._condition:
@@ -377,7 +385,9 @@ class LocalBackend:
         """Set no deadline: nothing has to be waited for."""
 
     def close(self) -> None:
-        """Drop the workers, which ends their engines' processes even though workers are parts of cycles."""
+        """Drop the workers and their threads; engines' processes end even though workers are parts of cycles."""
         self._executors.clear()
+        for turns in self._turns.values():
+            turns.close()
         if self._has_engines:
             gc.collect()

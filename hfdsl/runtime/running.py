@@ -30,6 +30,7 @@ from hfdsl.runtime.timeline import timeline
 from hfdsl.runtime.weights.running_verification import verify, verifying
 from hfdsl.runtime.weights.verification import Verified
 from hfdsl.types.batches import Batch
+from hfdsl.types.numbers import checked_deadline
 
 
 class Running:
@@ -283,8 +284,8 @@ class Running:
                 running.step(batch)
 
         Raises:
-            CheckpointError: HF906 if a recording exists already, HF908 if a role that trains has no state, or a role
-                loads a state that later steps read and has no ``state()``.
+            CheckpointError: HF906 if a recording exists already or cannot be written, HF908 if a role that trains has
+                no state, or a role loads a state that later steps read and has no ``state()``.
             WiringError: HF751 if the dataflow has queues.
             HfError: HF807 if a process does not answer within the deadline, HF808 if the run is closed or broken.
         """
@@ -400,12 +401,15 @@ class Running:
         Raises:
             HfError: HF764 if the loader yields nothing in time; HF765 if a batch puts another number of groups
                 into a queue that decides during the run than earlier ones; HF807 if the deadline of a step passed.
-            CheckpointError: HF761 if decisions are not those of ``replay``.
+            CheckpointError: HF761 if decisions are not those of ``replay``, or it is no log, HF906 if ``log`` cannot be
+                written.
             LostProcessError: HF840 if processes were lost more often than ``launch(..., retries=...)`` allows.
+            ResourceError: HF931 for a ``timeout`` that is not a positive number.
             WiringError, SizeError, RoleError: as ``step``, and HF202 if ``seconds`` names a call that the plan does not
                 have, or gives one no duration, or the backend is not the local one; HF206 if ``loader`` is none;
                 HF821 in the iterator, after a later ``stream`` or ``load``; whatever the loader raises.
         """
         self._processes.usable_backend(self.plan.name)
         replay = replay if self.plan.split.queues else None  # without queues there is nothing to decide
+        timeout = checked_deadline(timeout, "stream(timeout=)")
         return self._stream.results(loader, timeout, DecisionLog(log, replay), seconds)

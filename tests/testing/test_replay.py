@@ -182,6 +182,17 @@ def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    text = rf"HF906: the recording cannot be written to '{tmp_path}/file/sub': .*Not a directory"
+    with p.plan().launch() as running:
+        with pytest.raises(CheckpointError, match=text), running.record(tmp_path / "file/sub"):
+            pass
+        with running.record(tmp_path / "other"):
+            running.step(p.batch())
+    assert replay(tmp_path / "other", "halved", 0).same
+
+
 def test_a_changed_byte_is_reported_with_its_call_rank_and_value(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,12 +24,24 @@ from hfdsl.runtime.decisions import (
 MORE_BATCHES: Final = "give the stream as many batches as the run that wrote the log had"
 
 
-def opened_log(path: Path) -> TextIO:
-    """A file to append decisions to, without the line that a killed run did not finish."""
-    whole = path.read_bytes() if path.is_file() else b""
-    if whole and not whole.endswith(b"\n"):
-        os.truncate(path, whole.rfind(b"\n") + 1)
-    return path.open("a", encoding="utf-8")
+def repair_log(path: Path) -> None:
+    """Make a file to append decisions to, without the line that a killed run did not finish.
+
+    Raises:
+        CheckpointError: HF906 if it cannot be written.
+    """
+    try:
+        whole = path.read_bytes() if path.is_file() else b""
+        if whole and not whole.endswith(b"\n"):
+            os.truncate(path, whole.rfind(b"\n") + 1)
+        path.open("a").close()
+    except OSError as error:
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: Path, error: OSError) -> CheckpointError:
+    text = f"the decisions of the queues cannot be written to '{path}': {error.strerror or error}"
+    return CheckpointError("HF906", text)
 
 
 class DecisionLog:
@@ -40,13 +52,21 @@ class DecisionLog:
     """
 
     def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
-        self._file = None if log is None else opened_log(Path(log))
+        self._path = None if log is None else Path(log)
+        self._file: TextIO | None = None  # opened for the first decisions: a stream may never be iterated over
         self._pauses = False
         self.expected: deque[Decision] | None = None
         self.journal: list[Decision] | None = None
         self._loads: dict[CallNumber, Decision] | None = None
         if replay is not None:
+            if self._path is not None and self._path.resolve() == Path(replay).resolve():
+                text = (
+                    f"log= and replay= of a stream are both '{replay}', to which the run would append what it repeats"
+                )
+                raise CheckpointError("HF761", f"{text}; write the decisions to another file, or leave out log=")
             self._repeat(read_log(replay))
+        if self._path is not None:
+            repair_log(self._path)
 
     def _repeat(self, decisions: Iterable[Decision]) -> None:
         decisions = list(decisions)
@@ -102,13 +122,13 @@ class DecisionLog:
                 lacks = loader_ended and expected is not None and expected.kind == "dispatch"
                 advice = MORE_BATCHES if lacks else "a log can be repeated only from the step at which it begins"
                 raise CheckpointError("HF761", f"{text}; {advice}")
-        if self._file is not None and decisions:
+        if self._path is not None and decisions:
             try:
+                self._file = self._file or self._path.open("a", encoding="utf-8")
                 self._file.write(to_lines(decisions))
                 self._file.flush()
             except OSError as error:
-                text = f"the decisions of the queues cannot be written to '{self._file.name}': {error.strerror}"
-                raise CheckpointError("HF906", text) from None
+                raise _unwritten(self._path, error) from None
 
     def end(self) -> None:
         """Note that the run has ended.

@@ -39,8 +39,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from hfdsl.errors import HfError
-from hfdsl.runtime.decisions import Decision, dispatch_decision, drop_decisions, lose_decision, take_decision
+from hfdsl.errors import CheckpointError, HfError
+from hfdsl.runtime.decisions import (
+    Decision,
+    dispatch_decision,
+    drop_decisions,
+    lose_decision,
+    take_decision,
+    to_lines,
+)
 from hfdsl.runtime.queues.links import TRAINER, QueueLinks
 from hfdsl.runtime.schedule import QueueBatch, QueueState, places_in_a_row
 
@@ -141,6 +148,7 @@ class QueueLoop:
 
         Raises:
             HfError: HF762 if every group is lost, or nothing can happen any more although prompts are left.
+            CheckpointError: HF761 if these queues cannot do what comes next in the log.
         """
         readers = {stage: PromptReader(own) for stage, own in prompts.items()}
         while True:
@@ -153,7 +161,7 @@ class QueueLoop:
                     continue  # the loader has delivered between the two looks at it
                 if any(reader.exhausted for reader in readers.values()) or (log is not None and not log):
                     return
-                raise stalled(self.queues)
+                raise stalled(self.queues) if log is None else not_followed(self.queues, log[0])
             yield self._end(groups, lost, starves=log is None)
 
     def has_places(self, stage: int) -> bool:
@@ -344,6 +352,16 @@ def starved(state: QueueState, losses: int) -> HfError:
         "HF762",
         f"queue '{spec.name}' (lag {spec.lag}, late=\"{spec.late}\") starves before update {state.version}: the last "
         f"{losses} groups were lost, and {ready} of the {spec.batch} groups of a batch are ready",
+    )
+
+
+def not_followed(queues: Sequence[QueueState], expected: Decision) -> CheckpointError:
+    """The error for a log whose next decision these queues do not make."""
+    declared = ", ".join(f"'{queue.spec.name}' (lag {queue.spec.lag}, late=\"{queue.spec.late}\")" for queue in queues)
+    return CheckpointError(
+        "HF761",
+        f"the log has {to_lines([expected]).strip()} where {declared} cannot do this; a log can be repeated only by "
+        "the program that wrote it, with the same lags and from the step at which it begins",
     )
 
 

@@ -46,7 +46,7 @@ class RunningStream:
         """The number of the loader's batches that the stream has taken, including those before a load."""
         if self.begun is not None:
             return (self._recovering or self.begun).batches_read
-        return 0 if decides(self._plan) else self._runner.next_step
+        return self._runner.next_step
 
     @property
     def queues(self) -> tuple[QueueState, ...]:
@@ -132,7 +132,9 @@ class RunningStream:
         is_iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
         if isinstance(loader, (Batch, Mapping, str)) or not is_iterable:
             text = f"'{self._plan.name}' streams from a loader, which yields the batches of one step after another"
-            raise WiringError("HF206", f"{text}, got {type(loader).__name__}; of a single step: stream([batch])")
+            call = f"call it: stream({getattr(loader, '__name__', 'loader')}())"
+            advice = call if callable(loader) else "of a single step: stream([batch])"
+            raise WiringError("HF206", f"{text}, got {type(loader).__name__}; {advice}")
 
     def _check_current(self, source: LoaderThread) -> None:
         """Refuse to continue a stream whose steps belong to a later one, or to states before a load."""

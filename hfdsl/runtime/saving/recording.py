@@ -104,13 +104,29 @@ def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable
     """Begin a recording: write its header, its plan and the states of the roles.
 
     Raises:
-        CheckpointError: HF906 if a recording exists already, HF908 if a role's state cannot be saved.
+        CheckpointError: HF906 if a recording exists already or cannot be written, HF908 if a role's state cannot be
+            saved.
     """
-    if (folder / HEADER).exists():
-        raise CheckpointError("HF906", f"there is a recording in '{folder}' already; name another folder")
-    for part in (STATE, ROLES):
-        (folder / part).mkdir(parents=True, exist_ok=True)
+    with _writing(folder):
+        if (folder / HEADER).exists():
+            raise CheckpointError("HF906", f"there is a recording in '{folder}' already; name another folder")
+        for part in (STATE, ROLES):
+            (folder / part).mkdir(parents=True, exist_ok=True)
     state(folder / STATE)
+    with _writing(folder):
+        _write_plan(folder, plan, step_number, seed)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError("HF906", f"the recording cannot be written to '{folder}': {error}") from None
+
+
+def _write_plan(folder: Path, plan: Plan, step_number: int, seed: int) -> None:
+    """Write the roles, the calls and the header."""
     main = _script(folder)
     deployment, roles = plan.deployment, {}
     for number, role in enumerate(sorted(deployment)):
