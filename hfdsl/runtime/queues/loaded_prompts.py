@@ -33,10 +33,10 @@ class LoadedPrompts:
     ``next`` has for each stage the first prompt that it has not dispatched.
     """
 
-    def __init__(self, plan: Plan, stages: QueueStages, specs: Sequence[QueueSpec]) -> None:
+    def __init__(self, plan: Plan, stages: QueueStages, specs: Sequence[QueueSpec], loaded: int) -> None:
         self._plan, self._stages, self._specs = plan, stages, specs
-        self.loaded = 0
-        self.next = dict.fromkeys(stages.links.sources, 0)
+        self.loaded = loaded
+        self.next = {stage: loaded * self._per_batch(stage) for stage in stages.links.sources}
         self.batches: dict[tuple[int, int], Mapping[int, Batch]] = {}  # by stage and number
         self._put_in: tuple[tuple[Any, ...], list[int | None]] = ((), [])  # groups by queue, for the last sizes
 

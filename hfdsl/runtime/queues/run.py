@@ -27,8 +27,8 @@ from hfdsl.types.batches import Batch
 class QueueRun:
     """The processes as the loop of queues sees them: a ``QueueWorld``.
 
-    ``dispatches`` counts the dispatches of each stage that feeds queues; ``dispatched`` has for each queue the
-    dispatches whose groups are on their way, or may be read by a queue behind it.
+    ``dispatches`` counts the dispatches of each stage that feeds queues, from the ``first`` on; ``dispatched`` has for
+    each queue the dispatches whose groups are on their way, or may be read by a queue behind it.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class QueueRun:
         stages: QueueStages,
         loop: QueueLoop,
         seconds: Mapping[str, CallSeconds],
+        first: int,
     ) -> None:
         self._runner, self.stages, self.loop, self._of_stages = runner, stages, loop, of_stages
         backend = runner.backend
@@ -47,9 +48,9 @@ class QueueRun:
             else VirtualTime(stages, seconds, runner.seed)
         )
         specs = [queue.spec for queue in loop.queues]
-        self.dispatches = dict.fromkeys((*stages.links.sources, *stages.links.between), 0)
+        self.dispatches = dict.fromkeys((*stages.links.sources, *stages.links.between), first)
         self.dispatched: list[dict[int, Dispatched]] = [{} for _ in stages.queues]
-        self.prompts = LoadedPrompts(runner.plan, stages, specs)
+        self.prompts = LoadedPrompts(runner.plan, stages, specs, first)
         self._source: BatchSource | None = None  # from which prompts come while calls run
         self._reads_ahead = False
         self.loads = DispatchLoads(stages, self._time)

@@ -143,7 +143,7 @@ class StageStream:
         return first
 
     def start(self, sizes: Mapping[Any, int]) -> tuple[QueueRun, QueueLoop]:
-        """Begin with these sizes.
+        """Begin with these sizes, behind the steps that the program has made.
 
         Raises:
             HfError: HF765 if a run cannot follow its groups.
@@ -158,17 +158,19 @@ class StageStream:
                 check_handed_on(queue, queues[in_front], sizes, specs[in_front].batch)
         check_side_by_side(queues, specs, links)
         check_sources(queues, specs, links)
-        loop = self._loop = QueueLoop([QueueState(spec) for spec in specs], links)
+        first = self._runner.next_step  # versions, and the numbers that random streams derive from, go on from there
+        states = [QueueState(spec, version=first, dispatched=first * spec.dispatch) for spec in specs]
+        loop = self._loop = QueueLoop(states, links)
         stages = self._stages.with_steps_in_flight(max(-(-spec.places // spec.dispatch) for spec in specs) + 2)
         self._of_stages = self._of_stages or [self._runner.stage(plan) for plan in stages.plans]
         self._sizes = sizes
-        run = self._run = QueueRun(self._runner, self._of_stages, stages, loop, self.seconds)
+        run = self._run = QueueRun(self._runner, self._of_stages, stages, loop, self.seconds, first)
         return run, loop
 
     @property
     def batches_read(self) -> int:
         """The number of the loader's batches that this stream has."""
-        return 0 if self._run is None else self._run.prompts.loaded
+        return self._runner.next_step if self._run is None else self._run.prompts.loaded
 
     def read_ahead(self, batch: Any) -> None:
         """Hold the loader's next batch, of which no prompt is dispatched yet; errors as for ``Running.step``."""

@@ -110,6 +110,11 @@ class StageOrder:
             steps - self.steps[behind] <= lag for ahead, behind, lag in self._ahead if ahead == stage
         )
 
+    def counted(self, stage: int) -> list[int]:
+        """The steps of every stage before the next one of a stage; those that make the same result count alike."""
+        steps, together = self.steps[stage], self._last if stage in self._last else ()
+        return [steps if other in together else count for other, count in enumerate(self.steps)]
+
     def submit(self, stage: int) -> list[Decision]:
         """Count a step of a stage, and return the decisions of its queues."""
         decisions = list[Decision]()
@@ -188,7 +193,7 @@ class Stream:
                     self._in_flight[step] = self._runner.begin(step, batch)
                 continue
             with self._breaking(step):
-                self._in_flight[step].submit(stage, self.order.steps)
+                self._in_flight[step].submit(stage, self.order.counted(stage))
             log.add(self.order.submit(stage), loader_ended=not prompts)
             if min(self.order.steps) > step:
                 yield self._finish(step)
