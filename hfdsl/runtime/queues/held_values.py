@@ -13,7 +13,7 @@ else changes behind a queue, such as a loss, may change. For a program whose que
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import zip_longest
 
@@ -71,19 +71,41 @@ def check_held_values(plan: Plan, saved: SavedStream) -> None:
     if saved.plan != plan.name:
         text = f"the state has rows in the queues of '{saved.plan}', and '{plan.name}' cannot continue with them"
         raise CheckpointError("HF905", text)
-    declared = [(queue.lag or 0, queue.late or "wait") for _, queue in plan.split.queues]
-    there = [(queue.lag, queue.late) for queue in saved.queues]
-    other = "the state comes from a run with other queues"
-    if declared != there:
-        text = f"{other}: (lag, late) {there} there, {declared} here; their rows were made for those queues"
-        raise CheckpointError("HF905", text)
+    _check_queues(plan, saved)
     pairs = zip_longest(saved.values, held_values(plan), fillvalue="nothing") if saved.values else ()
     for was, here in pairs:
         if was != here:
             text = f"the stages in front of the queues of '{plan.name}' differ: '{was}' there, '{here}' here"
             raise CheckpointError("HF905", f"{text}; continue with the dataflow and the options that saved it")
+
+
+def _check_queues(plan: Plan, saved: SavedStream) -> None:
+    """Check that the rows of a checkpoint keep the lags of a plan.
+
+    A larger lag holds for them, too. A smaller one holds behind a single queue that tests every group before it is
+    trained; of two queues, one could lose all of its groups while the other is full.
+    """
+    declared = [(queue.lag or 0, queue.late or "wait") for _, queue in plan.split.queues]
+    there = [(queue.lag, queue.late) for queue in saved.queues]
+    in_words = f"{_queues_in_words(there)} there, {_queues_in_words(declared)} here"
+    text, advice = "the state comes from a run with other queues", "continue with the dataflow and the options that"
+    if len(declared) != len(there):
+        raise CheckpointError("HF905", f"{text}: {in_words}; {advice} saved it")
     if decides(plan) != (saved.decided is not None):
         steps, groups = "take whole steps in order", "take groups of several steps"
         was, here = (steps, groups) if decides(plan) else (groups, steps)
-        text = f"{other}: they {was} there, and {here} here"
-        raise CheckpointError("HF905", f"{text}; give compile the dims= of the run that saved it")
+        advice = (
+            "give compile the dims= of the run that saved it" if declared == there else f"{in_words}; {advice} saved it"
+        )
+        raise CheckpointError("HF905", f"{text}: they {was} there, and {here} here; {advice}")
+    tests_groups = len(declared) == 1 and declared[0][1] != "wait"
+    keep = (late == was_late and lag >= was for (lag, late), (was, was_late) in zip(declared, there, strict=True))
+    if not tests_groups and not all(keep):
+        allowed = (
+            "a lag may become larger, and behind a single queue that drops, refills or masks, lag= and late= may be"
+        )
+        raise CheckpointError("HF905", f"{text}: {in_words}, so its rows may be later than these allow: {allowed} any")
+
+
+def _queues_in_words(queues: Sequence[tuple[int, str]]) -> str:
+    return " and ".join(f'lag={lag} with late="{late}"' for lag, late in queues) or "no queue with a lag"
