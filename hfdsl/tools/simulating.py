@@ -66,12 +66,17 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         raise UsageError("--keep goes with --slots: groups are filtered one by one")
     if arguments.slots is not None and (arguments.utilization or arguments.engine_utilization):
         raise UsageError("--slots simulates groups that share no device: utilization does not go with it")
-    if not plan.split.queues:
+    queues, in_python = (
+        len(plan.split.queues),
+        "running.stream(loader, seconds=...) runs the program on a virtual clock",
+    )
+    if not queues:
         raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
+    if arguments.slots is not None and queues > 1:
+        raise UsageError(f"--slots simulates the groups of one queue, and '{plan.name}' has {queues}: {in_python}")
     if arguments.slots is None and out_of_step(plan):
-        instead = "--slots N simulates its groups one by one"
-        in_python = "running.stream(loader, seconds=...) runs the program on a virtual clock"
-        raise UsageError(f"a batch of a queue of '{plan.name}' is not what a step puts in: {instead}, and {in_python}")
+        instead = "--slots N simulates its groups one by one, and " if queues == 1 else ""
+        raise UsageError(f"a batch of a queue of '{plan.name}' is not what a step puts in: {instead}{in_python}")
     if arguments.seconds is None:
         raise UsageError(f"give --seconds FILE: a run's trace or a TOML file with the times of calls{_example(plan)}")
     seconds = _read(Path(arguments.seconds), plan)
@@ -286,7 +291,8 @@ def _schedule(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Na
         return f'groups one by one, {arguments.slots} at a time, late="{late}"'
     if late is None or late == "wait":
         return "batches in order, as runs take them"
-    return f'batches in order, so none is late; --slots N simulates late="{late}"'
+    text = "batches in order, so none is late"
+    return f'{text}; --slots N simulates late="{late}"' if len(plan.split.queues) == 1 else text
 
 
 def _cells(cells: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,7 +27,7 @@ from hfdsl.runtime.queues.plan_simulation import (
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from tests.nightly import examples
-from tests.runtime.queue_programs import Actor, B, Engine, Judge, deployment, flow
+from tests.runtime.queue_programs import Actor, B, Engine, Judge, branches, chain, deployment, flow, rows
 
 seconds = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
@@ -63,6 +64,21 @@ class InOrder(Utilization):
 
     def of(self, *call: object) -> float:
         return float(self.entries[int(str(call[2])) % len(self.entries)])
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (2, 2), (1, 2), (3, 1)])
+def test_batches_of_queues_in_a_row_are_as_old_as_in_a_run(first: int, second: int) -> None:
+    compiled = chain.given(first=first, second=second).compile(deployment(), dims={B: 4})
+    with compiled.launch() as running:
+        results = list(running.stream(rows(9)))
+    staleness = Counter(int((trained.update.tensor - trained.version.tensor)[0]) for trained in results)
+    assert simulate_plan(compiled, {}, 9).staleness == staleness
+    assert max(staleness) == first + second
+
+
+def test_batches_of_queues_side_by_side_count_each() -> None:
+    compiled = branches.given(first=1, second=3).compile(deployment(), dims={B: 4})
+    assert simulate_plan(compiled, {}, 9).staleness == {0: 2, 1: 16}, "the smaller lag bounds both"
 
 
 @settings(deadline=None)

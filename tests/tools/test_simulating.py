@@ -280,6 +280,30 @@ def test_batches_of_several_steps_are_no_rounds(
     assert (code, err) == (output.OK, "")
 
 
+TWO = "hf.queue(judge.polish(hf.queue(actor.answer(questions), lag=1, late='drop')), lag=1, late='drop')"
+
+
+def test_groups_of_several_queues_are_not_simulated_as_those_of_one(
+    write: Callable[[str, str], str], queued: str, capsys: Capture
+) -> None:
+    polishing = KEEPING.replace(
+        "def keep(self, answers: Questions) -> Kept", "def polish(self, x: Questions) -> Questions"
+    )
+    changed = QUEUED.replace('hf.queue(actor.answer(questions), lag=2, late="drop")', TWO)
+    write("queued.py", changed.replace("judge: Judge", "judge: Keeping").replace("@hf.dataflow", polishing))
+    write("x.toml", CONSTANT + '"judge.polish" = 1.0\n')
+    call = "simulate", queued, "--seconds", "x.toml", "--lag", "1", "--steps", "20"
+    code, out, err = run_cli(capsys, *call, "--slots", "8")
+    assert (code, out) == (output.USAGE, "")
+    assert err.startswith(
+        "hfdsl simulate: --slots simulates the groups of one queue, and 'queued' has 2: running.stream("
+    )
+    code, out, err = run_cli(capsys, *call)
+    assert (code, err) == (output.OK, "")
+    assert out.splitlines()[0] == "queued: 20 steps, batches in order, so none is late"
+    assert ["staleness", "2", "90%"] in [line.split() for line in out.splitlines()]
+
+
 EXAMPLE = """\
 , in seconds (tail is the 99th percentile over the median), for example:
 

@@ -130,10 +130,15 @@ def recorded_seconds(plan: Plan, steps: Iterable[Timeline]) -> dict[str, Recorde
 
 @dataclass(frozen=True, slots=True)
 class PlanSimulation:
-    """Simulated steps: the time of each result, the decisions of queues, and the busy seconds of groups."""
+    """Simulated steps: the time of each result, the decisions of queues, and the busy seconds of groups.
+
+    ``staleness`` counts the batches of the last queues by the updates since the first stage on their way dispatched
+    them.
+    """
 
     results: tuple[float, ...]
     decisions: tuple[Decision, ...]
+    staleness: Mapping[int, int]
     busy: Mapping[str, float]
     end: float
 
@@ -141,13 +146,6 @@ class PlanSimulation:
     def seconds(self) -> float:
         """Seconds per step, averaged over all steps."""
         return self.results[-1] / len(self.results)
-
-    @property
-    def staleness(self) -> Mapping[int, int]:
-        """The number of batches read at each staleness, over all queues."""
-        versions = {(d.queue, group): d.version for d in self.decisions if d.kind == "dispatch" for group in d.groups}
-        taken_groups = [(d, group) for d in self.decisions if d.kind == "take" for group in d.groups]
-        return Counter(decision.version - versions[decision.queue, group] for decision, group in taken_groups)
 
     @property
     def idle(self) -> Mapping[str, float]:
@@ -203,16 +201,19 @@ def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, se
     at_once = {step.node: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
     calls, order = PlanCalls(plan, seconds, seed, clock, at_once), StageOrder(plan, 0)
     results, decisions = list[float](), list[Decision]()
+    versions, staleness = dict[tuple[int, int], int](), Counter[int]()  # by first stage and step; of batches
     while (stage := order.next(prompts=max(order.steps) < steps)) is not None:
         step = order.steps[stage]
         calls.submit(stage, step)
+        versions[stage, step] = min(order.steps)
+        staleness.update(step - versions[source, step] for source in order.sources_of(stage))
         decisions += order.submit(stage)
         if min(order.steps) > step:
             clock.run(calls.result(step) if plan.split.queues else None)
             results.append(clock.now)
     clock.run()
     busy = {group.name: clock.busy(group.name) / group.pool.world_size for group in plan.groups}
-    return PlanSimulation(tuple(results), tuple(decisions), busy, clock.now)
+    return PlanSimulation(tuple(results), tuple(decisions), staleness, busy, clock.now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,14 @@ class StageOrder:
         steps, together = self.steps[stage], self._last if stage in self._last else ()
         return [steps if other in together else count for other, count in enumerate(self.steps)]
 
+    def sources_of(self, stage: int) -> list[int]:
+        """For each queue of a stage that makes results, the first stages on the way there; none for other stages."""
+        return self._behind(stage) if stage in self._last else []
+
+    def _behind(self, stage: int) -> list[int]:
+        feeding = [producer for producer, reader in self._feeds if reader == stage]
+        return [source for producer in feeding for source in self._behind(producer) or [producer]]
+
     def submit(self, stage: int) -> list[Decision]:
         """Count a step of a stage, and return the decisions of its queues."""
         decisions = list[Decision]()
