@@ -24,7 +24,7 @@ from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.rank.executor import Executor
-from hfdsl.runtime.rank.store import PayloadContent, StoredValue
+from hfdsl.runtime.rank.store import OF_CALLER, PayloadContent, StoredValue
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 
@@ -259,7 +259,7 @@ class LocalBackend:
 
     def add(self, plan: Plan) -> None:
         """Register another plan of the same deployment with every executor."""
-        self._producers[plan.name] = {node.id: "the driver" for node in plan.graph.inputs}
+        self._producers[plan.name] = dict.fromkeys((node.id for node in plan.graph.inputs), OF_CALLER)
         self._producers[plan.name] |= {step.node: step.label for step in plan.steps}
         for executor in self._every_executor():
             executor.add(plan)

@@ -57,7 +57,7 @@ from hfdsl.runtime.messages import FlightPlan, SegmentCall, SegmentResult
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
-from hfdsl.runtime.rank.store import bytes_of
+from hfdsl.runtime.rank.store import OF_CALLER, bytes_of
 from hfdsl.runtime.recovery.called_rows import CalledRows
 from hfdsl.runtime.recovery.ended_calls import Replies, StepAttempt, kept_replies
 from hfdsl.runtime.step_routing import Routing, StepRouting
@@ -143,7 +143,7 @@ class StepRun:
         self._begin_deadline()
         self._driver.begin(self._plan.name, self._step_number)
         for node, batch in inputs.items():
-            self._driver.put_local(node, "the driver", batch)
+            self._driver.put_local(node, OF_CALLER, batch)
         while self.routes.early_queries:
             self._resolve(self.routes.early_queries[0])
         if queue is None:

@@ -20,7 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeAlias, get_args
 
 from hfdsl.runtime.decisions import from_lines
+from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.running import Running
+from hfdsl.testing.arguments import names_of, nothing, number_of, several_of
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.queues import BrokenQueueError, broken_laws
 
@@ -35,14 +37,17 @@ def check_stream(
     interruptions: Sequence[Interruption] = get_args(Interruption),
     tries: int = 3,
     seed: int = 0,
+    seconds: Mapping[str, float | CallSeconds] | None = None,
 ) -> None:
     """Stream batches straight through, from the log, and interrupted at random: all must give the same results.
 
     ``launch`` starts the same run each time: ``lambda: plan.launch(seed=0)``. The decisions of each queue must keep the
-    laws of queues. "save" needs roles with ``state()``.
+    laws of queues. "save" needs roles with ``state()``. With ``seconds`` of calls, as ``running.stream`` takes them on
+    the local backend, groups are late: the laws must hold then, too, and the log of this run must repeat it.
 
     Raises:
         BrokenQueueError: with what differs, and which interruptions led there.
+        DefinitionError: HF921 for an argument that the check does not take, HF922 if there are no batches.
         HfError: what the run itself raises.
 
     >>> import torch
@@ -68,29 +73,44 @@ def check_stream(
     Traceback (most recent call last):
     hfdsl.testing.queues.BrokenQueueError: ...
     """
+    check, batches = "check_stream", several_of("check_stream", "batches", "batches in a list", batches)
+    if not batches:
+        raise nothing(check, "there are no batches")
+    choices = get_args(Interruption)
+    kinds: Any = names_of(check, "interruptions=", interruptions, choices, "interruption") if interruptions else ()
+    number_of(check, "tries=", tries, 0)
     with TemporaryDirectory() as folder:
-        log = Path(folder, "queues.jsonl")
-        with launch() as running:
-            straight = list(running.stream(batches, log=log))
-            queues = running.queues
-            decides = running.decides
-        decisions = from_lines(log.read_text("utf-8"))
-        if problems := [text for queue in queues for text in broken_laws(queue.spec, decisions)]:
-            raise BrokenQueueError("\n".join(problems))
+        straight, decides = _logged(launch, batches, Path(folder, "log"), None)
         if not decides and len(straight) != len(batches):
             raise BrokenQueueError(f"{len(batches)} batches gave {len(straight)} results")
-        with launch() as running:
-            _compare(straight, list(running.stream(batches, replay=log)), "a run that repeats the log")
-        for index in range(tries if interruptions and batches else 0):
+        if seconds is not None:
+            _logged(launch, batches, Path(folder, "timed"), seconds)
+        for index in range(tries if kinds else 0):
             random = Random(f"{seed} {index}")
-            cuts: dict[int, Interruption] = {
-                random.randint(1, len(batches)): random.choice(interruptions) for _ in range(3)
-            }
+            cuts: dict[int, Interruption] = {random.randint(1, len(batches)): random.choice(kinds) for _ in range(3)}
             place = Path(folder, str(index))
             place.mkdir()
             _compare(
                 straight, _interrupted(launch, batches, cuts, place), f"a run with {_interruptions_in_words(cuts)}"
             )
+
+
+def _logged(
+    launch: Callable[[], Running],
+    batches: Sequence[Any],
+    log: Path,
+    seconds: Mapping[str, float | CallSeconds] | None,
+) -> tuple[list[Any], bool]:
+    """The results of a run whose decisions keep the laws, and whose log repeats it; and whether its queues decide."""
+    with launch() as running:
+        results = list(running.stream(batches, log=log, seconds=seconds))
+        queues, decides = running.queues, running.decides
+    decisions = from_lines(log.read_text("utf-8"))
+    if problems := [text for queue in queues for text in broken_laws(queue.spec, decisions)]:
+        raise BrokenQueueError("\n".join(problems))
+    with launch() as running:
+        _compare(results, list(running.stream(batches, replay=log)), "a run that repeats the log")
+    return results, decides
 
 
 def _interruptions_in_words(cuts: Mapping[int, Interruption]) -> str:

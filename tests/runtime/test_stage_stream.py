@@ -251,11 +251,23 @@ def test_seconds_of_calls_that_do_not_exist_are_refused(late: Late) -> None:
 
 
 @pytest.mark.parametrize("late", ["wait", "drop"])
-@pytest.mark.parametrize("duration", [-1.0, float("nan"), "1 s", None])
+@pytest.mark.parametrize("duration", [-1.0, float("nan"), float("inf"), "1 s", None])
 def test_seconds_that_are_no_duration_are_refused(late: Late, duration: Any) -> None:
     case = Case(late, 1, 1, 2, 2, ((1, 1),), (1,), 3)
     with case.launched() as running, pytest.raises(HfError, match=r"HF202: .*'engine.generate' takes a number of at l"):
         running.stream(case.loader(), seconds={"engine.generate": duration})
+
+
+@pytest.mark.parametrize("duration", [-1.0, float("nan"), float("inf"), "1 s", None])
+def test_an_object_that_gives_no_duration_is_named_with_its_call(duration: Any) -> None:
+    class Given:
+        def of(self, *call: object) -> Any:
+            return duration if call[2] == 1 else 1.0
+
+    case = Case("drop", 1, 1, 2, 2, ((1, 1),), (1,), 5)
+    text = rf"HF202: the duration of 'engine\.generate' in step 1 is {duration!r}; Given\.of\(\*call\) returns seconds"
+    with case.launched() as running, pytest.raises(HfError, match=text):
+        list(running.stream(case.loader(), seconds={"engine.generate": Given()}))
 
 
 def test_seconds_are_refused_where_calls_take_time() -> None:

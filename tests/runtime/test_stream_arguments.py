@@ -168,3 +168,17 @@ def test_nothing_of_a_run_is_left(late: Late) -> None:
         if thread.name == "loader":
             thread.join(10.0)
     assert threading.active_count() == before
+
+
+@BOTH
+def test_a_loader_that_writes_into_what_it_has_yielded_is_told_so(late: Late) -> None:
+    def reusing() -> Iterator[Prompts]:
+        for batch in prompts(6, 4):
+            yield batch
+            batch.number.tensor.add_(100)
+
+    text = (
+        "HF703: column 'number' of a batch was changed after the run had taken it; give every step tensors of its own"
+    )
+    with launched(late) as running, pytest.raises(WiringError, match=text):
+        list(running.stream(reusing()))

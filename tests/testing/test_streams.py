@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import hfdsl as hf
+from hfdsl.errors import DefinitionError, RoleError
 from hfdsl.runtime.running import Running
 from hfdsl.testing import BrokenQueueError, check_stream
 from tests.nightly import examples
+from tests.runtime import stage_programs
 from tests.runtime.queue_programs import (
     Actor,
     B,
@@ -88,3 +90,50 @@ def placed(engine: type[Engine]) -> hf.Deployment:
 def test_what_is_not_kept_is_found(engine: type[Engine], message: str) -> None:
     with pytest.raises(BrokenQueueError, match=message):
         check_stream(launcher(flow, lambda: placed(engine)), rows(8), interruptions=["save"], tries=4)
+
+
+class OneVersion(stage_programs.Actor):
+    """It does not expect rows of several versions in a batch."""
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def update(self, batch: stage_programs.Scored) -> stage_programs.Trained:
+        if len(set(hf.current_call().row_versions or ())) > 1:
+            raise ValueError("rows of several versions")
+        return super().update(batch)
+
+
+def test_what_only_late_groups_show_is_found_with_seconds() -> None:
+    def check(actor: type[stage_programs.Actor], seconds: Any) -> None:
+        roles = stage_programs.stage_deployment()
+        deployment = hf.Deployment(
+            engine=roles["engine"], judge=roles["judge"], actor=hf.place(actor, pool=roles["actor"].pool)
+        )
+        plan = stage_programs.deciding.given(late="drop").compile(deployment, dims={stage_programs.B: 4})
+        check_stream(lambda: plan.launch(seed=7), stage_programs.prompts(8, 4), tries=1, seconds=seconds)
+
+    slow = {"engine.generate": stage_programs.GivenSeconds([[1, 9]]), "actor.update": 1.0}
+    check(stage_programs.Actor, slow)
+    check(OneVersion, None)
+    with pytest.raises(RoleError, match="rows of several versions"):
+        check(OneVersion, slow)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"interruptions": ["saved"]}, "HF921: check_stream: no interruption is called 'saved'; did you mean 'save'?"),
+        ({"tries": -1}, "HF921: check_stream: tries= takes a whole number of at least 0, got -1"),
+        ({"batches": []}, "HF922: check_stream would compare nothing: there are no batches"),
+        ({"batches": 3}, "HF921: check_stream: batches takes batches in a list, got 3"),
+    ],
+)
+def test_arguments_are_validated(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        check_stream(**{"launch": launcher(flow), "batches": rows(3), **arguments})
+    assert str(refused.value) == message
+
+
+def test_batches_may_come_from_an_iterator() -> None:
+    check_stream(launcher(flow), iter(rows(4)), tries=1, interruptions="leave")  # type: ignore[arg-type]

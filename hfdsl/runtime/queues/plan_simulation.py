@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hfdsl.deploy.pools import ResourcePool, devices
+from hfdsl.errors import WiringError
 from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Queue, Ref
 from hfdsl.graph.signatures import VALUE
@@ -45,6 +46,7 @@ from hfdsl.runtime.queues.streaming import StageOrder
 from hfdsl.runtime.queues.virtual_clock import ServerKey, VirtualCall, VirtualClock
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.runtime.simulation import Simulation, Slots, simulate
+from hfdsl.types.numbers import brief, is_number
 
 P99 = 2.3263478740408408
 """The 99th percentile of the standard normal distribution."""
@@ -269,8 +271,14 @@ class PlanCalls:
         for part in self._parts[step.node]:
             after = [call for node, position in part.reads for call in self.chunks[number, node][position]]
             fences = (self.fences.get((step.role, rank)) for rank in part.ranks if not in_flight)
+            duration = call_seconds.of(self.seed, step.label, number, *part.drawn_by)
+            if not (is_number(duration) and 0 <= duration < math.inf):
+                text = f"the duration of '{step.label}' in step {number} is {brief(duration)}"
+                raise WiringError(
+                    "HF202", f"{text}; {type(call_seconds).__name__}.of(*call) returns seconds, at least 0"
+                )
             call = self.clock.submit(
-                call_seconds.of(self.seed, step.label, number, *part.drawn_by),
+                duration,
                 after=(*after, *filter(None, fences)),
                 servers=part.servers,
                 at_once=self.at_once.get(step.node, 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from hfdsl.errors import CheckpointError, HfError, SizeError, WiringError
@@ -151,7 +152,7 @@ class RunningStream:
             if label not in labels:
                 text = f"seconds= of the stream: '{self._plan.name}' has no call '{label}'; {closest(label, labels)}"
                 raise WiringError("HF202", text)
-            if not (duration >= 0 if isinstance(duration, (int, float)) else hasattr(duration, "of")):
+            if not (0 <= duration < inf if isinstance(duration, (int, float)) else hasattr(duration, "of")):
                 kinds = "a number of at least 0, or an object with a method of(*call)"
                 raise WiringError("HF202", f"seconds= of the stream: '{label}' takes {kinds}, got {duration!r}")
         return {label: DrawnSeconds(s) if isinstance(s, (int, float)) else s for label, s in seconds.items()}

@@ -57,6 +57,10 @@ class CopiedTensors(dict[str, "dict[Any, torch.Tensor]"]):
     """Tensors that were copied for one payload, so that nobody else writes or keeps them."""
 
 
+OF_CALLER = "the driver"
+"""The producer of the caller's batches."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredValue:
     """A value in the process that produced it, with marks of its tensors at that time."""
@@ -105,6 +109,9 @@ class WatchedColumn:
 
 
 def _changed(producer: str, column: str) -> WiringError:
+    if producer == OF_CALLER:
+        text = f"column '{column}' of a batch was changed after the run had taken it"
+        return WiringError("HF703", f"{text}; give every step tensors of its own, or a .clone()")
     subject = f"column '{column}' of its result" if column else "its result"
     return WiringError("HF703", f"{subject} was changed after '{producer}' had returned it; return a .clone()")
 
