@@ -166,6 +166,22 @@ def test_a_run_with_another_lag_does_not_take_over_what_is_queued(data: Path, tm
             train(configured(data, tmp_path, "options.lag=1"), resume=True, accept=["config"])
 
 
+def test_a_run_continues_with_a_larger_lag(data: Path, tmp_path: Path) -> None:
+    train(configured(data, tmp_path, "steps=2"))
+    with pytest.warns(HfWarning, match="HF905"):
+        assert train(configured(data, tmp_path, "options.lag=3"), resume=True, accept=["config"]).step == 7
+    decisions = from_lines((tmp_path / "run/queues.jsonl").read_text())
+    check_decisions(QueueSpec("queue", lag=3), decisions)
+    versions = {
+        group: decision.version for decision in decisions if decision.kind == "dispatch" for group in decision.groups
+    }
+    taken = [
+        (decision.version, group) for decision in decisions if decision.kind == "take" for group in decision.groups
+    ]
+    assert [group for _, group in taken] == list(range(7))
+    assert [version - versions[group] for version, group in taken] == [0, 1, 2, 2, 2, 3, 3]
+
+
 @pytest.mark.parametrize("role", ["guesser=tests.rl.training.toy:Forgetful", "policy=tests.rl.training.toy:Unsaved"])
 def test_a_role_that_keeps_no_weights_is_refused_before_a_launch_as_a_save_would_refuse_it(
     data: Path, tmp_path: Path, role: str
