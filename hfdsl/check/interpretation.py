@@ -85,6 +85,16 @@ class RowGroups(NamedTuple):
     size: int
     parameter: str | None
 
+    @classmethod
+    def of(cls, signature: Signature) -> Self:
+        """The groups that the body of a signature declares."""
+        return cls(group_size(signature.rows), signature.group_parameter)
+
+
+def ports_of(signature: Signature) -> Mapping[str, PortType]:
+    """The types of a body's parameters, by name."""
+    return {port.name: port.type for port in signature.ports}
+
 
 class Interpretation(Generic[V]):
     """The interpretation of a body in values of a subclass; None is an unknown value."""
@@ -106,8 +116,7 @@ class Interpretation(Generic[V]):
     @classmethod
     def of(cls, signature: Signature, definition: Function) -> Self:
         """The interpretation of a body that a dataflow calls."""
-        group = RowGroups(group_size(signature.rows), signature.group_parameter)
-        return cls(signature.body, definition, group, {port.name: port.type for port in signature.ports})
+        return cls(signature.body, definition, RowGroups.of(signature), ports_of(signature))
 
     # -- the values of a rule
 

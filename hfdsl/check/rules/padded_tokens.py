@@ -20,15 +20,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
-from hfdsl.check.bodies import STATEMENTS, assigned_names, callee, certain_statements, definition_of
+from hfdsl.check.bodies import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, ports_of
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.row_tensors import ELEMENTWISE, FORMS, dim_numbers
 from hfdsl.check.rules.formulas import bound_arguments, call_name
@@ -91,7 +93,7 @@ class PaddedStatistic:
 
     is_spread: bool
     of_all: bool
-    place: ast.Call
+    place: ast.expr
 
 
 TokenValue: TypeAlias = "TokenTensor | PerResponse | PaddedStatistic | float | None"
@@ -120,7 +122,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
             continue
         repeated = _repeated_columns(context.program, node)
         parts = may_get_a_part(node, signature)
-        mistake = next(_Body(signature, definition, repeated, parts=parts).mistakes(), None)
+        mistake = next(iter(_Body(signature, definition, repeated, parts=parts).completed().mistakes), None)
         if mistake is not None:
             if any(_samples_full_responses(sampler) for _, sampler in graph.bodies):
                 return
@@ -181,54 +183,39 @@ def _is_mask(spec: object) -> bool:
     return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, Bool)
 
 
-class _Body:
-    """The abstract evaluation of a body: the values of its names, statement by statement.
+class _Body(Interpretation[TokenValue]):
+    """The interpretation of a body on tokens.
 
     Of the columns ``repeated`` nothing is known. ``parts``: a plan may give it some of the rows, so that a statistic of
     all rows is HF338.
     """
 
     def __init__(self, signature: Signature, definition: Function, repeated: AbstractSet[str], *, parts: bool) -> None:
-        self.signature, self.definition, self.repeated, self.parts = signature, definition, repeated, parts
-        self.parameters = {port.name: port.type for port in signature.ports}
-        self.names: dict[str, TokenValue] = {
-            name: 1.0 for name, kind in self.parameters.items() if isinstance(kind, StaticType)
-        }
-        compound = (node for node in definition.body if not isinstance(node, (*STATEMENTS, ast.Pass)))
-        self.uncertain = frozenset(name for statement in compound for name in assigned_names(statement))
-        self.seen = list[Mistake]()
-
-    def mistakes(self) -> Iterator[Mistake]:
+        super().__init__(signature.body, definition, RowGroups.of(signature), ports_of(signature))
+        self.signature, self.repeated, self.parts = signature, repeated, parts
+        self.names |= {name: 1.0 for name, kind in self.ports.items() if isinstance(kind, StaticType)}
+        self.names |= dict.fromkeys(self.uncertain)
+        self.mistakes = list[Mistake]()
         """The places where padding counts, in order."""
-        for statement in certain_statements(self.definition):
-            match statement:
-                case ast.Assign([ast.Subscript(ast.Name(name), index)], value) | ast.AugAssign(
-                    ast.Subscript(ast.Name(name), index), ast.Add() | ast.Sub(), value
-                ):
-                    self.set_part(name, index, value)
-                case ast.Assign(targets, value):
-                    self.assign(targets, self.value(value))
-                case ast.AnnAssign(target, _, ast.expr() as value):
-                    self.assign([target], self.value(value))
-                case ast.AugAssign(target, operator, value):
-                    current = self.names.get(target.id) if isinstance(target, ast.Name) else None
-                    self.assign([target], self.computed(value, operator, current, self.value(value)))
-                case ast.Return(ast.Call(keywords=columns)) if columns:
-                    self.returned(columns)
-                case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method)) as call) if method.endswith("_"):
-                    self.value(call)
-                    self.names[name] = None
-                case ast.Expr(value) | ast.Return(ast.expr() as value):
-                    self.value(value)
-            yield from self.seen
-            self.seen.clear()
 
-    def assign(self, targets: Sequence[ast.expr], value: TokenValue) -> None:
-        """Set the value of a name from here on; a name in a tuple, or one that a branch sets, is unknown."""
-        for target in targets:
-            names = assigned_names(ast.Expr(target))
-            certain = isinstance(target, ast.Name) and names.isdisjoint(self.uncertain)
-            self.names |= dict.fromkeys(names, value if certain else None)
+    def run(self, statement: ast.stmt) -> None:
+        """Run a statement, also one that sets a part of a tensor, returns columns or computes in place."""
+        match statement:
+            case ast.Assign([ast.Subscript(ast.Name(name), index)], value) | ast.AugAssign(
+                ast.Subscript(ast.Name(name), index), ast.Add() | ast.Sub(), value
+            ):
+                self.set_part(name, index, value)
+            case ast.Return(ast.Call(keywords=columns)) if columns:
+                self.check_returned(columns)
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method)) as call) if method.endswith("_"):
+                self.value(call)
+                self.names[name] = None
+            case ast.Expr(value) | ast.Return(ast.expr() as value):
+                self.value(value)
+            case ast.AugAssign(ast.Attribute() | ast.Subscript(), _, value):
+                self.value(value)
+            case _:
+                super().run(statement)
 
     def set_part(self, name: str, index: ast.expr, part: ast.expr) -> None:
         """Set a part of a tensor: a number of each response in the last column is a mistake."""
@@ -239,10 +226,10 @@ class _Body:
                 "shorter response gets it"
             )
             advice = "hfdsl.rl.rewards.token_rewards(scores, mask) puts a score at the last token of each response"
-            self.seen.append(Mistake(part, "goes to padding in every shorter response", effect, advice))
+            self.mistakes.append(Mistake(part, "goes to padding in every shorter response", effect, advice))
         self.names[name] = TokenTensor(masked=True) if isinstance(tensor, TokenTensor) else None
 
-    def returned(self, columns: Sequence[ast.keyword]) -> None:
+    def check_returned(self, columns: Sequence[ast.keyword]) -> None:
         """Evaluate what is returned: ones in the place of a mask are a mistake."""
         kind: PortType = self.signature.returns
         fields = schema(kind.record).fields if isinstance(kind, RecordType) else {}
@@ -250,7 +237,7 @@ class _Body:
             spec, value = fields.get(column.arg or ""), self.value(column.value)
             if _is_mask(spec) and _is_padded(spec) and isinstance(value, TokenTensor) and value.ones:
                 effect = f"returns a '{column.arg}' of ones, so padding counts as tokens"
-                self.seen.append(Mistake(column.value, ONES, effect, self.mask_advice))
+                self.mistakes.append(Mistake(column.value, ONES, effect, self.mask_advice))
 
     @property
     def mask_advice(self) -> str:
@@ -259,102 +246,76 @@ class _Body:
         return f"write {masks[0]}.tensor" if masks else "take the response_mask of the responses, too"
 
     def value(self, node: ast.expr) -> TokenValue:
-        """Evaluate an expression."""
+        """The value of an expression; all numbers that are the same for all rows are one."""
         match node:
             case ast.Constant(int() | float()) | ast.Attribute(ast.Name("torch")):
                 return 1.0
-            case ast.Name(name):
-                return None if name in self.uncertain else self.names.get(name)
-            case ast.Attribute(source, "tensor"):
-                return self.column(source)
             case ast.Attribute(source, "shape"):
                 return self.value(source)
-            case ast.BinOp(left, operator, right):
-                return self.computed(node, operator, self.value(left), self.value(right))
-            case ast.UnaryOp(_, operand):
-                return _combined(self.value(operand))
-            case ast.Compare(left, _, others):
-                return _combined(*(self.value(operand) for operand in (left, *others)))
-            case ast.Subscript(source, index):
-                value = self.value(source)
-                if isinstance(value, TokenTensor) and _is_last_column(index):
-                    return PerResponse(value.masked)
-                return value if isinstance(value, PaddedStatistic) else None
-            case ast.Call():
-                return self.call_result(node)
-        return None
+        return super().value(node)
 
-    def column(self, node: ast.expr) -> TokenValue:
-        """The tensor of a column of an argument, which no statement of the body sets."""
-        spec: object
-        match node:
-            case ast.Name(name):
-                spec, column = self.parameters.get(name), name
-            case ast.Attribute(ast.Name(name), column):
-                kind = self.parameters.get(name)
-                spec = schema(kind.record).fields.get(column) if isinstance(kind, RecordType) else None
-            case _:
-                return None
-        if not isinstance(spec, ColumnSpec) or name in assigned_names(self.definition):
-            return None
+    def of_column(self, spec: ColumnSpec, path: str) -> TokenValue:
+        """A number for each token, or for each response."""
         if _is_padded(spec):
-            return None if ast.unparse(node) in self.repeated else TokenTensor(masked=_is_mask(spec))
-        return PerResponse(masked=not SCORES.fullmatch(column)) if len(spec.dims) == 1 else None
+            return None if path in self.repeated else TokenTensor(masked=_is_mask(spec))
+        return PerResponse(masked=not SCORES.fullmatch(path.rpartition(".")[2])) if len(spec.dims) == 1 else None
 
-    def computed(self, node: ast.expr, operator: ast.operator, left: TokenValue, right: TokenValue) -> TokenValue:
-        """The result of an operator: tokens less a mean with padding, or over such a spread, are a mistake."""
+    def of_operation(self, operation: Operation[TokenValue]) -> TokenValue:
+        """The result of an operation on tokens, on numbers of responses, or on statistics."""
+        function, source = operation.function, operation.source
+        if function == SUBSCRIPT:
+            if isinstance(source, TokenTensor) and _is_last_column(operation.positional[0]):
+                return PerResponse(source.masked)
+            return source if isinstance(source, PaddedStatistic) else None
+        if isinstance(source, PaddedStatistic) and function in FORMS | LOWER_BOUNDS:
+            return source
+        if function in ("add", "div", "sub") and len(operation.others) == 1:
+            return self.computed(operation.node, function, source, operation.others[0])
+        if function in ELEMENTWISE.union(OPERATORS.values()):
+            ones = isinstance(source, TokenTensor) and source.ones and function in SAME_VALUES
+            return source if ones else _combined(source, *operation.others)
+        return self.token_result(operation, source) if isinstance(source, TokenTensor) else None
+
+    def computed(self, node: ast.expr, function: str, left: TokenValue, right: TokenValue) -> TokenValue:
+        """A sum or quotient: tokens less a mean with padding, or over such a spread, are a mistake."""
         if isinstance(right, PaddedStatistic) and not (right.of_all and self.parts) and isinstance(left, TokenTensor):
-            if right.is_spread and isinstance(operator, ast.Div):
+            if right.is_spread and function == "div":
                 effect = f"divides by a spread over tokens and padding, '{ast.unparse(right.place)}'"
-                self.seen.append(Mistake(right.place, "padding counts", effect, WITH_A_MASK))
-            elif not right.is_spread and isinstance(operator, ast.Sub) and not left.masked:
+                self.mistakes.append(Mistake(right.place, "padding counts", effect, WITH_A_MASK))
+            elif not right.is_spread and function == "sub" and not left.masked:
                 effect = f"subtracts a mean over tokens and padding, '{ast.unparse(node)}'"
-                self.seen.append(Mistake(node, "a mean in which padding counts", effect, WITH_A_MASK))
+                self.mistakes.append(Mistake(node, "a mean in which padding counts", effect, WITH_A_MASK))
             return left
-        if isinstance(left, PaddedStatistic) and isinstance(right, float) and isinstance(operator, ast.Add):
+        if isinstance(left, PaddedStatistic) and isinstance(right, float) and function == "add":
             return left
         return _combined(left, right)
 
-    def call_result(self, call: ast.Call) -> TokenValue:
-        """The result of a formula, of a method of a tensor, or of a function of torch."""
-        formula = callee(self.signature.body, self.definition, call)
-        if formula is not None and (formula.__module__ or "").startswith(FORMULAS):
-            return self.formula_result(call, formula)
-        match call.func:
-            case ast.Attribute(ast.Name("torch"), function) if call.args:
-                tensor, positional = call.args[0], call.args[1:]
-            case ast.Attribute(tensor, function):
-                positional = call.args
-            case _:
-                tensor, function, positional = call.func, "", call.args
-        source = self.value(tensor)
-        others = [self.value(argument) for argument in (*positional, *(named.value for named in call.keywords))]
-        if isinstance(source, PaddedStatistic) and function in FORMS | LOWER_BOUNDS:
-            return source
-        if function in ELEMENTWISE:
-            ones = isinstance(source, TokenTensor) and source.ones and function in SAME_VALUES
-            return source if ones else _combined(source, *others)
-        return self.token_result(call, function, source, positional) if isinstance(source, TokenTensor) else None
-
-    def token_result(
-        self, call: ast.Call, function: str, tokens: TokenTensor, positional: Sequence[ast.expr]
-    ) -> TokenValue:
+    def token_result(self, operation: Operation[TokenValue], tokens: TokenTensor) -> TokenValue:
         """The result of a function of tokens."""
-        named = {keyword.arg: keyword.value for keyword in call.keywords}
-        argument = named.get("dim", positional[0] if positional else None)
+        argument = operation.named.get("dim", operation.positional[0] if operation.positional else None)
         dims = {0, 1} if argument is None else {dim % 2 for dim in dim_numbers(argument)}
-        match function:
+        match operation.function:
             case "ones" | "ones_like":
                 return TokenTensor(ones=True)
             case "zeros" | "zeros_like":
                 return TokenTensor()
             case "cumsum" | "flip":
                 return TokenTensor(tokens.masked)
-            case "mean" | "std" if 1 in dims and not tokens.masked:
-                return PaddedStatistic(function == "std", 0 in dims, call)
+            case "mean" | "std" as function if 1 in dims and not tokens.masked:
+                return PaddedStatistic(function == "std", 0 in dims, operation.node)
             case "sum" if dims == {1}:
                 return PerResponse(tokens.masked)
         return None
+
+    def of_call(
+        self,
+        call: ast.Call,
+        function: FunctionType,
+        positional: Sequence[TokenValue],
+        named: Mapping[str, TokenValue],
+    ) -> TokenValue:
+        """The result of a formula."""
+        return self.formula_result(call, function) if (function.__module__ or "").startswith(FORMULAS) else None
 
     def formula_result(self, call: ast.Call, formula: Callable[..., Any]) -> TokenValue:
         """The result of a formula: a mask of ones is a mistake where padding changes the numbers at tokens."""
@@ -366,7 +327,7 @@ class _Body:
             return PaddedStatistic(is_spread=False, of_all="dim" not in arguments, place=call)
         if has_padding and name in WITH_PADDING:
             effect = f"gives '{call_name(call)}' a mask of ones, so padding counts as tokens"
-            self.seen.append(Mistake(arguments["mask"], ONES, effect, self.mask_advice))
+            self.mistakes.append(Mistake(arguments["mask"], ONES, effect, self.mask_advice))
         return TokenTensor(masked=True) if name in OF_TOKENS else None
 
 
