@@ -131,6 +131,12 @@ class RowInterpretation(Interpretation[BodyValue]):
         """Collect what a statement mixes, too; a statistic that is returned as a column is one of all rows."""
         super().run(statement)
         match statement:
+            case (
+                ast.Assign([ast.Subscript(ast.Name(name))])
+                | ast.AugAssign(ast.Subscript(ast.Name(name)))
+                | ast.Expr(ast.Call(ast.Attribute(ast.Name(name))))
+            ):
+                self.names[name] = _set_in_part(self.names.get(name))
             case ast.Return(ast.Call(keywords=columns) as value):
                 self.returned = self.value(value)
                 self.columns = {str(column.arg): (column.value, self.value(column.value)) for column in columns}
@@ -280,6 +286,16 @@ class RowInterpretation(Interpretation[BodyValue]):
                 return False if kept == 1 and parameter is None and self.depth == 0 else None
         count = self.number(size)
         return None if count is None or count < 1 else kept % count == 0
+
+
+def _set_in_part(value: BodyValue) -> BodyValue:
+    """A value after a statement has set some of it, in place: an order may be any, and a column has other values."""
+    match value:
+        case RowTensor(dims, first):
+            return RowTensor(dims, first)
+        case "order":
+            return "statistic"
+    return value
 
 
 def reduced(

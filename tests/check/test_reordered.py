@@ -127,6 +127,9 @@ KEPT = (
     ("order = y.argsort()\n    if len(y) > 1:\n        order = torch.arange(len(y))", "x[order]", "y[order]"),
     ("order = torch.arange(len(y))", "x[order]", "y[order]"),
     ("rank = y.argsort().argsort()", "x", "y"),
+    ("order = y.argsort()\n    order[:] = torch.arange(len(y))", "x[order]", "y[order]"),
+    ("order = y.argsort()\n    order.copy_(torch.arange(len(y)))", "x[order]", "y[order]"),
+    ("order = y.argsort()\n    order -= order - torch.arange(len(y))", "x[order]", "y[order]"),
 )
 OTHER_COLUMNS = (
     ("order = y.argsort()", "x[order]", "y"),
