@@ -306,6 +306,8 @@ class Slices(Cut):
 
     def _slice(self, parameter: Parameter, group: int, groups: int, start: int, block: int, units: int) -> Range:
         """The slice of a block that belongs to one of ``groups``."""
+        if not block:  # such as on a rank with pad rows alone
+            return start, start
         if not units or block % units:
             raise refused(parameter, f"{units} units do not divide the {block} elements of dim {self.dim}")
         width = block // units

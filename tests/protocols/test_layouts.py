@@ -147,6 +147,14 @@ def test_experts_and_names() -> None:
     assert layout.boxes(Parameter("mlp.w1", (4, 4)), mesh, 1) == (((0, 4), (2, 4)),)
 
 
+def test_slices_of_nothing_are_empty() -> None:
+    """As of a rank with pad rows alone, and of a parameter without elements."""
+    assert [Slices(0).boxes(Parameter("weight", (0, 4)), Mesh(tp=2), rank) for rank in range(2)] == [(), ()]
+    layout, mesh = Slices(0, padding=8).then(Slices(0, "dp", units=4)), Mesh(dp=2, tp=2)
+    parts = [layout.boxes(Parameter("embedding", (4,)), mesh, rank) for rank in range(4)]
+    assert parts == [(((0, 2),),), (), (((2, 4),),), ()]
+
+
 def test_a_tied_parameter_lies_as_the_stored_one() -> None:
     layout = Tied(ByName({"embed": Slices(0)}), {"head": "embed"})
     assert layout.boxes(Parameter("head", (4,)), Mesh(tp=2), 1) == (((2, 4),),)
