@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import combinations
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import combinations, pairwise, product
 from math import prod
 from numbers import Integral
 from typing import TypeAlias, TypeGuard
@@ -115,6 +115,24 @@ def without(boxes: Iterable[Box], removed: Iterable[Box]) -> tuple[Box, ...]:
             parts += [part] if common is None else difference(part, common)
         remaining = tuple(parts)
     return remaining
+
+
+def edges_by_dim(boxes: Iterable[Box]) -> tuple[tuple[int, ...], ...]:
+    """For each dim where boxes start and stop, in ascending order."""
+    return tuple(tuple(sorted({end for pair in ranges for end in pair})) for ranges in zip(*boxes, strict=True))
+
+
+def cut_at(box: Box, edges: Iterable[Iterable[int]]) -> Iterator[Box]:
+    """A box in parts, cut along ascending edges of each dim. Boxes cut along common edges have equal or disjoint parts.
+
+    >>> list(cut_at(((0, 4), (0, 6)), [[0, 2, 8], [0, 6]]))
+    [((0, 2), (0, 6)), ((2, 4), (0, 6))]
+    """
+    ranges = (
+        tuple(pairwise([start, *(edge for edge in ends if start < edge < stop), stop]))
+        for (start, stop), ends in zip(box, edges, strict=True)
+    )
+    return product(*ranges)
 
 
 def overlap(boxes: Iterable[Box]) -> Box | None:

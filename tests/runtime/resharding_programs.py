@@ -35,6 +35,8 @@ PARAMETERS = [
 ]
 TENSOR = ByName({"embedding": Slices(0), "qkv": Slices(0, blocks=(8, 4, 4)), "down": Slices(1)})
 SHARDED = TENSOR.then(Shards("dp"))
+SHARED_HEADS = ByName({"qkv": Slices(0, blocks=(8, 4, 4), units=(8, 1, 1), shared=True)})
+"""Each rank has some of eight query heads; all have the key head and the value head, the last one in the same box."""
 
 
 def whole(parameter: Parameter, step: int) -> torch.Tensor:
@@ -290,6 +292,7 @@ def learned(actor: Trainer, engine: Engine) -> hf.PerRank[bool]:
 LAYOUTS: dict[str, StandardLayout] = {
     "replicas": Replicas(),
     "tensor": TENSOR,
+    "shared heads": SHARED_HEADS,
     "sharded": SHARDED,
     "generation": Generation(TENSOR),
     "stages": Stages(2),  # the embedding, and all others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ import hfdsl as hf
 from hfdsl.errors import HfError, HfWarning, ProtocolError, RoleError, SyncError
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
-from hfdsl.protocols.layouts import Parameter, Replicas, Slices
+from hfdsl.protocols.boxes import intersection, total, without
+from hfdsl.protocols.layouts import Parameter, Replicas, Slices, rank_boxes
 from hfdsl.runtime.digests import HeldPart
 from hfdsl.runtime.weights.exchange import ArrivingWeights
 from hfdsl.runtime.weights.located_parts import located
 from hfdsl.runtime.weights.resharding import Parts, exported_parts, joined_parts
-from tests.protocols.layout_cases import Listed, composed, cut_lists, local_tensor, meshes, parameters
+from tests.protocols.layout_cases import Listed, composed, cut_lists, layouts, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p
 
 Mesh = hf.Mesh
@@ -130,6 +132,41 @@ def test_boxes_that_are_no_tensor_are_no_place_for_weights() -> None:
             use()
 
 
+@given(st.data())
+def test_two_ranks_have_the_same_part_or_different_elements(data: st.DataObject) -> None:
+    """So that digests add up, whatever ranks share."""
+    mesh = data.draw(meshes(most=8))
+    parameter, layout = data.draw(
+        st.one_of(
+            st.just((p.PARAMETERS[1], p.LAYOUTS["shared heads"])),
+            parameters().flatmap(lambda drawn: layouts(drawn, mesh).map(lambda layout: (drawn, layout))),
+        )
+    )
+    try:
+        held = [rank_boxes(layout, parameter, mesh, rank) for rank in range(mesh.world_size)]
+    except ProtocolError:  # a mesh that does not divide the heads
+        assume(False)
+        return
+    full = torch.arange(torch.Size(parameter.shape).numel()).view(parameter.shape)
+    places = set[Any]()
+    for rank, boxes in enumerate(held):
+        if boxes:
+            parts = held_part(full, boxes)
+            pieces = [piece for _, piece in located({parameter.name: HeldPart(parts)}, layout, [parameter], mesh, rank)]
+            assert total(piece.box for piece in pieces) == total(boxes)
+            assert not without(boxes, [piece.box for piece in pieces])
+            assert all(torch.equal(piece.tensor, full[tuple(slice(*pair) for pair in piece.box)]) for piece in pieces)
+            places |= {piece.box for piece in pieces}
+    assert all(intersection(one, other) is None for one, other in combinations(places, 2))
+
+
+def held_part(full: torch.Tensor, boxes: Any) -> torch.Tensor:
+    """The local tensor of a rank with these boxes."""
+    for dim, ranges in enumerate(zip(*boxes, strict=True)):
+        full = torch.cat([full.narrow(dim, start, stop - start) for start, stop in dict.fromkeys(ranges)], dim)
+    return full
+
+
 # -- runs
 
 
@@ -208,8 +245,9 @@ def test_the_same_between_processes(ray_cluster: Any, shared: bool) -> None:
         check(running)
 
 
-def test_digests_are_those_of_parts() -> None:
-    with launched("sharded", Mesh(dp=2, tp=2), "tensor", Mesh(tp=4)) as running:
+@pytest.mark.parametrize(("source", "mesh"), [("sharded", Mesh(dp=2, tp=2)), ("shared heads", Mesh(tp=4))], ids=str)
+def test_digests_are_those_of_parts(source: str, mesh: Mesh) -> None:
+    with launched(source, mesh, "tensor", Mesh(tp=4)) as running:
         with running.verifying("policy"):
             running.step()
         (compared,) = running.verify("policy").compared

@@ -24,7 +24,7 @@ class HeldBoxes:
     mesh: Mesh
     parameters: tuple[Parameter, ...]
     known: Callable[[int], dict[str, Any]] = field(compare=False)
-    """The computed places, by rank, which follow from the other fields."""
+    """The computed parts, by rank, which follow from the other fields."""
 
     @classmethod
     def exported(cls, sync: ScheduledSync) -> HeldBoxes:
@@ -53,7 +53,7 @@ class HeldBoxes:
 
 
 def _rank_places(sync: ScheduledSync, side: str, rank: int) -> dict[str, Any]:
-    return sync.places.setdefault((side, rank), {})
+    return sync.places.setdefault((f"digests of {side}", rank), {})
 
 
 def located_pieces(
