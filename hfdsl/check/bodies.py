@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hfdsl.check.sources import Function, definition_at
 from hfdsl.graph.spans import definition_span
@@ -51,6 +51,7 @@ def certain_expressions(statement: ast.AST) -> Iterator[ast.expr]:
             yield from certain_expressions(child)
 
 
+@lru_cache(maxsize=4096)
 def assigned_names(code: ast.stmt) -> frozenset[str]:
     """The names that a body or statement sets: parameters among them may have another value than the caller's."""
     stores = (node for node in ast.walk(code) if isinstance(node, ast.Name))
@@ -92,17 +93,32 @@ def callee(body: Callable[..., Any], definition: Function, call: ast.Call) -> Fu
 
 
 def _resolve_name(body: Callable[..., Any], definition: Function, name: str) -> Any:
-    for statement in ast.walk(definition):
-        match statement:
-            case ast.ImportFrom(module=str(module), names=names, level=0) if module.partition(".")[0] == "hfdsl":
-                for alias in names:
-                    if (alias.asname or alias.name) == name:
-                        return _attribute(module, alias.name)
-    if name in assigned_names(definition) or name in {
-        argument.arg for argument in ast.walk(definition.args) if isinstance(argument, ast.arg)
-    }:
+    scope = _scope(definition)
+    if name in scope.imports:
+        return _attribute(*scope.imports[name])
+    if name in scope.local:
         return None
     return getattr(body, "__globals__", {}).get(name, getattr(builtins, name, None))
+
+
+class _Scope(NamedTuple):
+    """The names that a body imports of hfdsl, each by its module and its name there, and those that are its own."""
+
+    imports: Mapping[str, tuple[str, str]]
+    local: frozenset[str]
+
+
+@lru_cache(maxsize=1024)
+def _scope(definition: Function) -> _Scope:
+    imports = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(definition)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        if node.module.partition(".")[0] == "hfdsl"
+        for alias in node.names
+    }
+    parameters = (node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg))
+    return _Scope(imports, assigned_names(definition).union(parameters))
 
 
 LOADS_TORCH = "hfdsl.rl.models"
