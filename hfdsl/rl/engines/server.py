@@ -46,7 +46,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -69,9 +69,6 @@ AGAIN: Final = "again"
 
 SAMPLING: Final = ("generate", "begin", "step")
 """The methods whose last argument, the expected versions, is not passed on to the engine."""
-
-WRITING: Final = ("write", "written")
-"""The requests before and after the caller writes the engine's weights; the last one has their version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,40 +107,87 @@ def serve(connection: Connection[Any, Any], folder: Path) -> None:
         connection.send(Failure(shortage, code="HF952"))
         return
     (folder / "config.json").write_text(start.config, "utf-8")
-    answer, engine = _attempt(lambda: _adapter(start, folder))
+    started = _attempt(_adapter, start, folder)
     shutil.rmtree(folder, ignore_errors=True)
-    connection.send(answer if engine is None else Reply(engine.copies))
-    if engine is None:
+    if isinstance(started, Failure):
+        connection.send(started)
         return
-    versions: dict[LoadPart, int] = {}
-    since, forgot = "started", False
-    lent: list[Lent] = []
+    server = _Server(connection, started.value)
+    connection.send(Reply(started.value.copies))
     while True:
         method, *arguments = connection.recv()
-        if method == "load":
-            part, version = arguments
-            answer, _ = _attempt(lambda part=part: engine.load(_received(connection, lent), part))  # type: ignore[misc]
-            versions = {**after_load(versions, part), part: version} if isinstance(answer, Reply) else {}
-        elif method in ("release", "finish"):
-            answer, _ = _attempt(lent.clear if method == "release" else _finish_device)
-        elif method == "share":
-            answer = _shared(engine)
-        elif method in WRITING:
-            since = "let its caller write them"
-            answer, forgot = _write(engine, method, forgot)
-            versions = {"weights": arguments[0]} if arguments and isinstance(answer, Reply) else {}
-        elif method in SAMPLING and "weights" not in versions:
-            answer = Failure(f"the engine has no weights since it {since}")
-        elif method in SAMPLING and arguments[-1] != versions:
-            answer = Failure(f"the engine has the versions {versions}, and the call is for {arguments[-1]}")
-        else:
-            if method == "sleep" and not arguments[0]:
-                versions, since = {}, "slept without them"
-            call = getattr(engine, method)
-            passed = arguments[:-1] if method in SAMPLING else arguments
-            answer, value = _attempt(lambda call=call, passed=passed: call(*passed))  # type: ignore[misc]
-            answer = Reply(value) if isinstance(answer, Reply) else answer
-        connection.send(answer)
+        connection.send(server.answer(method, arguments))
+
+
+class _Server:
+    """An engine that is called, and the versions of the weights that it has."""
+
+    def __init__(self, connection: Connection[Any, Any], engine: Any) -> None:
+        self._connection, self._engine = connection, engine
+        self._versions: dict[LoadPart, int] = {}
+        self._since = "started"  # what the engine did when it lost its weights, for a message
+        self._lent: list[Lent] = []
+        self._has_forgotten = False  # what it computed with the weights that its caller replaces
+
+    def answer(self, method: str, arguments: Sequence[Any]) -> Reply | Failure:
+        """The answer to a call."""
+        match method:
+            case "load":
+                return self._load(*arguments)
+            case "release":
+                return _attempt(self._lent.clear)
+            case "finish":
+                return _attempt(_finish_device)
+            case "share":
+                return _attempt(self._share)
+            case "write":
+                return self._begin_write()
+            case "written":
+                return self._end_write(*arguments)
+            case "sleep" if not arguments[0]:
+                self._versions, self._since = {}, "slept without them"
+            case _ if method in SAMPLING:
+                *arguments, expected = arguments
+                if "weights" not in self._versions:
+                    return Failure(f"the engine has no weights since it {self._since}")
+                if expected != self._versions:
+                    return Failure(f"the engine has the versions {self._versions}, and the call is for {expected}")
+        return _attempt(getattr(self._engine, method), *arguments)
+
+    def _load(self, part: LoadPart, version: int) -> Reply | Failure:
+        loaded = _attempt(self._engine.load, self._received(), part)
+        self._versions = {**after_load(self._versions, part), part: version} if isinstance(loaded, Reply) else {}
+        return loaded
+
+    def _received(self) -> Iterator[Weights]:
+        """The weights that follow a call; each part is requested once the last one is used."""
+        while isinstance(message := self._connection.recv(), WeightPart):
+            yield list(message.weights())
+            self._connection.send(MORE)
+        if message is None:
+            return
+        if message != AGAIN:
+            self._lent[:] = [message]
+        del message  # else it would keep them after ``release``
+        yield self._lent[0]
+
+    def _share(self) -> bytes:
+        """The memory that an engine shares, pickled here: that fails where a device cannot share it."""
+        memory = self._engine.share() if hasattr(self._engine, "share") else None
+        return bytes(ForkingPickler.dumps(memory))
+
+    def _begin_write(self) -> Reply | Failure:
+        self._versions, self._since = {}, "let its caller write them"
+        forgotten = _attempt(lambda: self._engine.forget())  # noqa: PLW0108  # one that shares no memory has no such method
+        self._has_forgotten = isinstance(forgotten, Reply)
+        return forgotten
+
+    def _end_write(self, version: int) -> Reply | Failure:
+        self._versions, has_forgotten, self._has_forgotten = {}, self._has_forgotten, False
+        if not has_forgotten:
+            return Failure("the engine still has what it computed with the weights that were replaced")
+        self._versions = {"weights": version}
+        return Reply(None)
 
 
 def after_load(versions: Mapping[LoadPart, int], part: LoadPart) -> dict[LoadPart, int]:
@@ -182,51 +226,21 @@ def _adapter(start: EngineStart, folder: Path) -> GenerationEngine:
     return engine
 
 
-def _received(connection: Connection[Any, Any], lent: list[Lent]) -> Iterator[Weights]:
-    """The weights that follow a call; each part is requested once the last one is used. ``lent`` keeps lent weights."""
-    while isinstance(message := connection.recv(), WeightPart):
-        yield list(message.weights())
-        connection.send(MORE)
-    if message is None:
-        return
-    if message != AGAIN:
-        lent[:] = [message]
-    del message  # else it would keep them after ``release``
-    yield lent[0]
-
-
-def _shared(engine: Any) -> Reply | Failure:
-    """The memory that an engine shares, pickled here: that fails where a device cannot share it."""
-    memory = engine.share if hasattr(engine, "share") else lambda: None
-    answer, pickled = _attempt(lambda: bytes(ForkingPickler.dumps(memory())))
-    return Reply(pickled) if isinstance(answer, Reply) else answer
-
-
-def _write(engine: Any, method: str, forgot: bool) -> tuple[Reply | Failure, bool]:
-    """The answer to a request of ``WRITING``, and whether the engine has dropped what it computed before."""
-    if method == "write":
-        answer, _ = _attempt(lambda: engine.forget())  # noqa: PLW0108  # one that shares no memory has no such method
-        return answer, isinstance(answer, Reply)
-    if not forgot:
-        return Failure("the engine still has what it computed with the weights that were replaced"), False
-    return Reply(None), False
-
-
 def _finish_device() -> None:
     """Wait for all that the device was given."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _attempt(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
-    """Run a call: its reply without the value, and the value."""
+def _attempt(call: Callable[..., Any], *arguments: Any) -> Reply | Failure:
+    """Run a call: its reply, or the reason why it failed."""
     try:
-        return Reply(None), call()
+        return Reply(call(*arguments))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # noqa: BLE001  # whatever it is, the caller reports it
         lines = str(error).strip().splitlines()
-        return Failure(f"{type(error).__name__}: {lines[0] if lines else ''}", traceback.format_exc()), None
+        return Failure(f"{type(error).__name__}: {lines[0] if lines else ''}", traceback.format_exc())
 
 
 def _end_with(parent: int, folder: Path) -> None:
