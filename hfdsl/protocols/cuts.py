@@ -353,6 +353,12 @@ def is_predefined(cut: Cut) -> bool:
     return type(cut) in (Slices, Shards, Only)
 
 
+def padded_dims(layout: Layout, parameter: Parameter, mesh: Mesh) -> set[int]:
+    """The dims that a layout pads; their pad rows are no part of a parameter."""
+    cuts = layout.cuts(parameter, mesh) if isinstance(layout, StandardLayout) else ()
+    return {cut.dim for cut in cuts if isinstance(cut, Slices) and cut.padding > 1}
+
+
 @dataclass(frozen=True, slots=True)
 class Composed(StandardLayout):
     """Layouts applied in order, each cutting the parts that the previous ones leave.

@@ -20,6 +20,7 @@ from hfdsl.deploy.weight_syncs import SyncSide, weight_syncs
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, Range, in_words, total
+from hfdsl.protocols.cuts import padded_dims
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, rank_boxes
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.testing.arguments import nothing
@@ -57,8 +58,10 @@ def check_layout(
     for rank, parts in enumerate(held):
         where = f"{label}rank {rank} ({mesh.coordinates(rank)})"
         for name, full in whole.items():
-            boxes = rank_boxes(layout, Parameter(name, _shape(_nested(full))), mesh, rank)
-            fault = _fault(name, full, boxes, parts.get(name, parts.get(layout.stored_as(name))))
+            parameter = Parameter(name, _shape(_nested(full)))
+            boxes = rank_boxes(layout, parameter, mesh, rank)
+            padding = " without pad rows" if padded_dims(layout, parameter, mesh) else ""
+            fault = _fault(name, full, boxes, parts.get(name, parts.get(layout.stored_as(name))), padding)
             if fault is not None:
                 raise BrokenLayoutError(f"{where}: {fault}")
 
@@ -118,10 +121,14 @@ def check_layouts(plan: Plan, *, seed: int = 0, weights: Mapping[str, Mapping[st
     steps = {step.node: step for step in plan.steps}
     try:
         for sync in weight_syncs(plan.graph, plan.deployment):
-            exported = backend.of_workers(sync.source.role, partial(_exported, sync.source))
+            exported: Sequence[Mapping[str, Any]] = backend.of_workers(
+                sync.source.role, partial(_exported, sync.source)
+            )
             scheduled = steps[sync.target.node.id].sync
+            if not any(exported) and hasattr(sync.source.placement.role, "held_weights"):  # a sync sends these
+                exported = _held(backend, sync.source)
             whole = next(filter(None, exported), {})
-            if scheduled is not None and not hasattr(sync.source.placement.role, "held_weights"):
+            if scheduled is not None and not _exports_whole(sync.source, scheduled, whole):
                 whole = _joined(sync.source, scheduled, exported)
             if weights is not None and sync.state in weights:
                 checked |= _check_exported(sync.source, weights[sync.state], whole)
@@ -140,6 +147,15 @@ def _check_exported(side: SyncSide, weights: Mapping[str, Any], whole: Mapping[s
     both = {name: full for name, full in weights.items() if name in whole}
     check_layout(Replicas(), Mesh(), both, [whole], role=side.role)
     return bool(both)
+
+
+def _exports_whole(side: SyncSide, scheduled: ScheduledSync, weights: Mapping[str, Any]) -> bool:
+    """Whether a role with ``held_weights``, whose parts a sync gets from there, returns whole parameters."""
+    names = scheduled.source_layout.stored_as
+    return hasattr(side.placement.role, "held_weights") and all(
+        getattr(weights.get(parameter.name, weights.get(names(parameter.name))), "shape", None) == parameter.shape
+        for parameter in scheduled.schedule.parameters
+    )
 
 
 def _exported(side: SyncSide, worker: Any) -> Mapping[str, Any]:
@@ -187,6 +203,9 @@ def _joined(side: SyncSide, scheduled: ScheduledSync, exported: Sequence[Mapping
         if not boxes:
             continue
         where, (shape, placed) = f"'{side.role}', rank {rank} ({mesh.coordinates(rank)})", local_boxes(boxes)
+        if part is not None and not hasattr(part, "new_zeros"):
+            kind = f"'{parameter.name}' of type {type(part).__name__}"
+            raise BrokenLayoutError(f"{where}: exports {kind}, and a sync sends parts of tensors of torch")
         if part is None or tuple(part.shape) not in (shape, parameter.shape):
             actual = "none" if part is None else f"one of {tuple(part.shape)}"
             problem = f"exports {actual} of '{parameter.name}', and its boxes {', '.join(map(in_words, boxes))}"
@@ -196,7 +215,9 @@ def _joined(side: SyncSide, scheduled: ScheduledSync, exported: Sequence[Mapping
         for box, place in placed.items():
             there = tuple(slice(*ends) for ends in box)
             values = part[tuple(slice(*ends) for ends in place)] if tuple(part.shape) == shape else part[there]
-            if bool((seen[there] & (full[there] != values)).any()):
+            known = full[there]
+            both_nan = (known != known) & (values != values)  # noqa: PLR0124
+            if bool((seen[there] & (known != values) & ~both_nan).any()):
                 raise BrokenLayoutError(f"{where}: '{parameter.name}'{in_words(box)} differs from another rank's")
             full[there], seen[there] = values, True
     return whole
@@ -211,16 +232,27 @@ def _check_side(backend: Any, side: SyncSide, whole: Mapping[str, Any]) -> bool:
     layout = side.layout() if _holds(side) else None
     if layout is None:
         return False
-    held: list[Mapping[str, Any]] = backend.of_workers(side.role, methodcaller("held_weights", side.effect.state))
+    check_layout(layout, side.placement.mesh, whole, _held(backend, side), role=side.role)
+    return True
+
+
+def _held(backend: Any, side: SyncSide) -> list[dict[str, Any]]:
+    """The tensors that each rank says that it holds.
+
+    Raises:
+        BrokenLayoutError: where it says something else, or not of contiguous tensors that it states them to be.
+    """
+    held: list[Any] = backend.of_workers(side.role, methodcaller("held_weights", side.effect.state))
     for rank, rank_parts in enumerate(held):
+        where = f"'{side.role}', rank {rank} ({side.placement.mesh.coordinates(rank)})"
+        if not isinstance(rank_parts, Mapping):
+            problem = f"held_weights('{side.effect.state}') gives {brief(rank_parts)}, expected a dict of its parts"
+            raise BrokenLayoutError(f"{where}: {problem}")
         for parameter in side.parameters:
             fault = _memory_fault(parameter, rank_parts.get(parameter.name))
             if fault is not None:
-                where = f"'{side.role}', rank {rank} ({side.placement.mesh.coordinates(rank)})"
                 raise BrokenLayoutError(f"{where}: {parameter.name!r} is stated to be contiguous, and {fault}")
-    parts = [{name: getattr(part, "tensor", part) for name, part in rank_parts.items()} for rank_parts in held]
-    check_layout(layout, side.placement.mesh, whole, parts, role=side.role)
-    return True
+    return [{name: getattr(part, "tensor", part) for name, part in rank_parts.items()} for rank_parts in held]
 
 
 def _memory_fault(parameter: Parameter, part: Any) -> str | None:
@@ -243,10 +275,11 @@ def _memory_fault(parameter: Parameter, part: Any) -> str | None:
 # -- a part ------------------------------------------------------------------------------------------------------------
 
 
-def _fault(name: str, full: Any, boxes: Sequence[Box], part: Any) -> str | None:
+def _fault(name: str, full: Any, boxes: Sequence[Box], part: Any, padding: str) -> str | None:
     """The problem with the part of a rank, or None."""
     if not boxes:
-        return None if part is None or 0 in _shape(_nested(part)) else f"{name!r} is on it, and in no box of its layout"
+        empty = part is None or 0 in _shape(_nested(part))
+        return None if empty else f"{name!r} is on it, and in no box of its layout{padding}"
     if part is None:
         return f"{name!r} is not on it, and {in_words(boxes[0])} of it should be"
     indices, values, wholes = _indices(boxes), _nested(part), _nested(_in_dtype(full, part))
@@ -254,7 +287,8 @@ def _fault(name: str, full: Any, boxes: Sequence[Box], part: Any) -> str | None:
     if total(boxes) != prod(expected):
         return f"{name!r} has boxes {', '.join(map(in_words, boxes))}, which make no array together"
     if shape != expected:
-        return f"{name!r} is of shape {shape}, and its boxes {', '.join(map(in_words, boxes))} are of {expected}"
+        named = ", ".join(map(in_words, boxes))
+        return f"{name!r} is of shape {shape}, and its boxes {named}{padding} are of {expected}"
     for place in product(*map(range, shape)):
         origin = tuple(index[i] for index, i in zip(indices, place, strict=True))
         value, meant = _at(values, place), _at(wholes, origin)

@@ -264,6 +264,28 @@ def test_a_rank_that_exports_other_parts_is_named() -> None:
     assert "'qkv' of shape (7, 4), but its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        (["qkv"], "a value of type list instead of a dict of tensors by name"),
+        ({"qkv": torch.ones(8, 4), "norm": "first"}, "'norm' of type str instead of a tensor"),
+    ],
+)
+def test_what_is_no_dict_of_tensors_is_named(returned: Any, problem: str) -> None:
+    class Other(p.Trainer):
+        @hf.register(hf.Dispatch.ONE_TO_ALL)
+        @hf.exports("policy", layout=p.declared)
+        def weights(self) -> dict[str, Any]:
+            values: dict[str, Any] = returned
+            return values
+
+    with (
+        launched("tensor", Mesh(tp=2), "replicas", Mesh(), actor=Other) as running,
+        pytest.raises(SyncError, match=f"^HF773: 'actor.weights' returned {problem} on rank 0"),
+    ):
+        running.step()
+
+
 def test_weights_that_nobody_states_are_warned_of_once() -> None:
     unstated = "HF731: 'actor.weights' returned 'mean' and 1 more, which no role states as a parameter of 'policy'"
     with launched("tensor", Mesh(tp=2), "replicas", Mesh(), actor=p.Buffered) as running:

@@ -18,7 +18,7 @@ from hfdsl.runtime.weights.copied_names import CopiedNames
 from hfdsl.runtime.weights.verification import compare
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death
-from tests.runtime.verified_programs import B, Dying, Engine, Renaming, Rows, Trainer, learned, synced
+from tests.runtime.verified_programs import B, Closed, Dying, Engine, Renaming, Rows, Trainer, learned, synced
 
 SYNC = VerifiedSync("policy", "actor", "engine")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
@@ -221,6 +221,13 @@ def test_other_names_in_a_state_are_no_mistake() -> None:
         run.step()
         (reason,) = run.verify("policy").skipped.values()
         assert reason.startswith("the state() of 'engine' has other names than 'actor' exports")
+
+
+def test_a_method_that_gives_no_weights_is_to_blame() -> None:
+    with running(synced, engine=Closed) as run:
+        run.step()
+        (reason,) = run.verify("policy").skipped.values()
+        assert reason == "'engine' holds something other than a dict of tensors: see its held_weights('policy')"
 
 
 def test_a_block_warns_of_copies_that_it_could_not_compare() -> None:

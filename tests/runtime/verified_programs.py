@@ -81,6 +81,13 @@ class Renaming(Engine):
         return {f"model.{name}": value for name, value in self.table.items()}
 
 
+class Closed(Engine):
+    """Gives nothing, in spite of its method."""
+
+    def held_weights(self, state: str) -> Any:
+        return None
+
+
 @hf.dataflow
 def learned(rows: Rows, actor: Trainer, engine: Engine) -> Rows:
     hf.sync(actor, engine)

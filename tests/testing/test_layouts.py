@@ -60,6 +60,15 @@ def test_parts_of_another_layout(layout: Layout, parts: list[list[int] | None], 
         check_layout(layout, hf.Mesh(tp=2), {"a": [0, 1, 2, 3]}, held)
 
 
+def test_pad_rows_are_no_part_of_what_a_rank_holds() -> None:
+    layout, whole = Slices(0, padding=4), {"embedding": [0, 1, 2, 3, 4]}
+    check_layout(layout, hf.Mesh(tp=2), whole, [{"embedding": [0, 1, 2, 3]}, {"embedding": [4]}])
+    with pytest.raises(
+        BrokenLayoutError, match=r"'embedding' is of shape \(4,\), and its boxes \[4:5\] without pad rows are of \(1,\)"
+    ):
+        check_layout(layout, hf.Mesh(tp=2), whole, [{"embedding": [0, 1, 2, 3]}, {"embedding": [4, -1, -1, -1]}])
+
+
 def test_a_tied_parameter_may_be_held_under_the_name_of_the_stored_one() -> None:
     whole = {"embedding": [1, 2], "head": [1, 2]}
     check_layout(Tied(Replicas(), {"head": "embedding"}), hf.Mesh(), whole, [{"embedding": [1, 2]}])
@@ -168,10 +177,55 @@ class Apart(p.Trainer):
         return {name: part + (self.rank == 1) for name, part in self.table.items()}
 
 
+class Telling(p.Trainer):
+    """Says what it has, in the parts that it exports; or that alone, as a sync sends nothing else."""
+
+    exported = True
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=p.declared)
+    def weights(self) -> dict[str, Any]:
+        return self.table if self.exported else {}
+
+    def held_weights(self, state: str) -> dict[str, Any]:
+        return self.table
+
+
+class Silent(Telling):
+    exported = False
+
+
+class Diverged(p.Trainer):
+    """Has no numbers among its weights."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=p.declared)
+    def weights(self) -> dict[str, Any]:
+        return {name: part.fill_(float("nan")) for name, part in self.table.items()}
+
+
+class Listing(p.Trainer):
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=p.declared)
+    def weights(self) -> dict[str, Any]:
+        return {name: part.tolist() for name, part in self.table.items()}
+
+
+class Empty(p.Engine):
+    def held_weights(self, state: str) -> Any:
+        return None
+
+
 @pytest.mark.parametrize(
     ("actor", "engine", "problem"),
     [
         (p.Trainer, Parts, None),
+        (Telling, Parts, None),
+        (Silent, Parts, None),
+        (Diverged, Parts, None),
+        (Listing, Parts, r"'actor', rank 0 .*: exports 'embedding' of type list, and a sync sends parts of tensors"),
+        (p.Trainer, Empty, r"'engine', rank 0 .*: held_weights\('policy'\) gives None, expected a dict of its parts"),
+        (Telling, Turned, r"'engine', rank 0 .*'embedding'\[0, 0\] is .* instead of"),
         (p.Trainer, Turned, r"'engine', rank 0 .*'embedding'\[0, 0\] is .* instead of"),
         (p.Wrong, Parts, r"'actor', rank 1 .*exports one of \(7, 4\) of 'qkv', and its boxes .* are of \(8, 4\)"),
         (Apart, Parts, r"'actor', rank 1 .*'norm'\[0:4\] differs from another rank's"),

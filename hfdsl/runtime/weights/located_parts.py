@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 
 from hfdsl.protocols.boxes import cut_at, edges_by_dim
-from hfdsl.protocols.cuts import is_predefined
+from hfdsl.protocols.cuts import is_predefined, padded_dims
 from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.digests import HeldPart
-from hfdsl.runtime.weights.resharding import LocalPlaces, local_places, padded_dims
+from hfdsl.runtime.weights.resharding import LocalPlaces, local_places
 
 
 def located(

@@ -25,8 +25,8 @@ from hfdsl.errors import ProtocolError, SyncError
 from hfdsl.plan.resharding import Transfer
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, intersection, whole
-from hfdsl.protocols.cuts import converts
-from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices, StandardLayout, rank_boxes
+from hfdsl.protocols.cuts import converts, padded_dims
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas, rank_boxes
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import tensor_problem
 from hfdsl.runtime.digests import ComputedPart, FixedParts, HeldPart, pieces_of
@@ -174,6 +174,14 @@ def unsendable(piece: HeldPart) -> str | None:
     return without_values(piece.tensor)
 
 
+def _without_tensors(values: Any) -> str:
+    """What a value is that is no dict of tensors by name, or which entry of it is no tensor."""
+    for name, entry in values.items() if isinstance(values, Mapping) else ():
+        if pieces_of({name: entry}) is None:
+            return f"'{name}' of type {type(entry).__name__} instead of a tensor"
+    return f"a value of type {type(values).__name__} instead of a dict of tensors by name"
+
+
 @dataclass(frozen=True, slots=True)
 class HeldView:
     """A box within a rank's part of a weight: shape, strides and offset in its tensor, or the ``box`` to compute."""
@@ -204,7 +212,7 @@ class LocalWeights:
         self.rank, self._layout, self._mesh, self._blame, self._places = rank, layout, mesh, blame, places
         pieces = pieces_of(values)
         if pieces is None:
-            raise self.mismatch("something other than a dict of tensors by name")
+            raise self.mismatch(_without_tensors(values))
         self._pieces = pieces
         self._boxes: dict[str, list[tuple[Box, torch.Tensor | ComputedPart]]] = {}
         self._parts: dict[tuple[str, Box], torch.Tensor | ComputedPart] = {}
@@ -372,12 +380,6 @@ class LocalWeights:
         error = SyncError(code, f"'{label}' {verb} {problem} on rank {self.rank}")
         error.role, error.parameter, error.ranks = label.partition(".")[0], parameter, (self.rank,)
         return error
-
-
-def padded_dims(layout: Layout, parameter: Parameter, mesh: Mesh) -> set[int]:
-    """The dims that a layout pads; their pad rows are no part of a parameter."""
-    cuts = layout.cuts(parameter, mesh) if isinstance(layout, StandardLayout) else ()
-    return {cut.dim for cut in cuts if isinstance(cut, Slices) and cut.padding > 1}
 
 
 def joined_parts(sync: ScheduledSync, rank: int, parts: Iterable[Parts]) -> dict[str, torch.Tensor]:

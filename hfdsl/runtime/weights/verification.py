@@ -290,6 +290,7 @@ def _verify_copy(
     deployment = plans[0].deployment
     sides = [deployment[role].mesh.world_size for role in (sync.source, sync.target)]
     lacks_method = "has no method held_weights(state), which gives the weights that a rank holds"
+    holds_others = f"holds something other than a dict of tensors: see its held_weights('{sync.state}')"
     if reported is not None and reported.complete(sync, *sides):
         if reported.agree(sync):
             return None
@@ -297,10 +298,13 @@ def _verify_copy(
     else:
         copies = digests(sync, sync.target, None, exported=False)
         if all(rank is None for rank in copies):
-            return f"'{sync.target}' {lacks_method}"
+            has_method = hasattr(deployment[sync.target].role, "held_weights")
+            return f"'{sync.target}' {holds_others if has_method else lacks_method}"
         held = [rank or () for rank in copies]
         exports = digests(sync, sync.source, dtypes_of(held), exported=sync in history.digested)
         if all(rank is None for rank in exports):
+            if hasattr(deployment[sync.source].role, "held_weights"):
+                return f"'{sync.source}' {holds_others}"
             return f"'{sync.source}' exports something other than a dict of tensors, and {lacks_method}"
         exported = [rank or () for rank in exports]
     history.dtypes[sync] = dtypes_of(held)
