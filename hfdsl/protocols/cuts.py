@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -66,10 +66,14 @@ class Parameter:
     contiguous: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ProtocolError("HF739", f"the name of a parameter is a string, got {brief(self.name)}")
+        if not isinstance(self.shape, Iterable):
+            raise ProtocolError("HF739", f"the shape of {self.name!r} is a tuple of sizes, got {brief(self.shape)}")
         object.__setattr__(self, "shape", tuple(self.shape))
         if not all(is_count(size, least=0) for size in self.shape):
             raise ProtocolError("HF739", f"the shape of {self.name!r} has a size that is no count: {self.shape}")
-        if self.dtype not in ITEM_BYTES:
+        if not isinstance(self.dtype, str) or self.dtype not in ITEM_BYTES:
             raise ProtocolError(
                 "HF739", f"the dtype of {self.name!r} is one of {', '.join(ITEM_BYTES)}, got {self.dtype!r}"
             )
@@ -143,6 +147,17 @@ def invalid(layout: object, problem: str) -> ProtocolError:
     return ProtocolError("HF739", f"{type(layout).__name__}: {problem}")
 
 
+def check_axes(layout: object, axis: object) -> None:
+    """Refuse what is neither an axis nor several ones.
+
+    Raises:
+        ProtocolError: HF739.
+    """
+    names = (axis,) if isinstance(axis, str) else axis
+    if not isinstance(names, tuple) or not names or len(set(names)) < len(names):
+        raise invalid(layout, f'axis= is an axis, such as "tp", or a tuple of several, got {brief(axis)}')
+
+
 def check_standard(layout: object, *layouts: object) -> None:
     """Refuse what is no layout by cuts within another layout.
 
@@ -185,9 +200,7 @@ class Cut(StandardLayout):
     axis: str | tuple[str, ...]
 
     def __post_init__(self) -> None:
-        names = (self.axis,) if isinstance(self.axis, str) else self.axis
-        if not isinstance(names, tuple) or not names or len(set(names)) < len(names):
-            raise invalid(self, f'axis= is an axis, such as "tp", or a tuple of several, got {brief(self.axis)}')
+        check_axes(self, self.axis)
 
     @abstractmethod
     def cut(self, parameter: Parameter, part: Extent, index: int, count: int) -> Extent | None:

@@ -35,7 +35,7 @@ def extent_problem(part: Extent, remaining: object) -> str | None:
     ):
         return "which is no tuple with a tuple of ranges (start, stop) per dim"
     if len(remaining) != len(part):
-        return f"which has {len(remaining)} dims instead of {len(part)}"
+        return f"which has {len(remaining)} dim{'s' * (len(remaining) != 1)} instead of {len(part)}"
     for dim, (ranges, whole_ranges) in enumerate(zip(remaining, part, strict=True)):
         for start, stop in ranges:
             if stop < start:

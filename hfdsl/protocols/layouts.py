@@ -47,6 +47,7 @@ from hfdsl.protocols.cuts import (
     Shards,
     Slices,
     StandardLayout,
+    check_axes,
     check_standard,
     invalid,
     is_predefined,
@@ -55,7 +56,7 @@ from hfdsl.protocols.cuts import (
     starts,
 )
 from hfdsl.protocols.extents import boxes_of
-from hfdsl.protocols.mesh import Mesh, axis_size
+from hfdsl.protocols.mesh import AXIS_SIZE, Mesh, axis_size
 from hfdsl.types.numbers import brief, is_count
 
 __all__ = [
@@ -153,6 +154,8 @@ class Stages(StandardLayout):
             raise invalid(self, f"layers= is a number of at least 1, got {brief(self.layers)}")
         if not (isinstance(self.counts, tuple) and all(is_count(count, least=0) for count in self.counts)):
             raise invalid(self, f"counts= is a tuple of layers by stage, such as (6, 5), got {brief(self.counts)}")
+        if not isinstance(self.axis, str) or self.axis not in AXIS_SIZE:
+            raise invalid(self, f"axis= is one of {', '.join(AXIS_SIZE)}, got {brief(self.axis)}")
         for name in ("first", "ends"):
             patterns = getattr(self, name)
             if not (isinstance(patterns, tuple) and all(isinstance(pattern, str) for pattern in patterns)):
@@ -201,7 +204,7 @@ class Experts(StandardLayout):
     def __post_init__(self) -> None:
         if not is_count(self.count):
             raise invalid(self, f"count= is a number of at least 1, got {brief(self.count)}")
-        Only(axis=self.axis, at=())  # refuses an axis that is none
+        check_axes(self, self.axis)
         _check_number(self, self.number)
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
@@ -231,7 +234,8 @@ class Tied(StandardLayout):
 
     def __post_init__(self) -> None:
         check_standard(self, self.layout)
-        if not isinstance(self.names, Mapping):
+        entries = self.names.items() if isinstance(self.names, Mapping) else [(None, None)]
+        if not all(isinstance(name, str) for entry in entries for name in entry):
             raise invalid(self, f"names= is a dict from a name to the stored one, got {brief(self.names)}")
         for name, stored in self.names.items():
             if stored in self.names:
@@ -287,8 +291,8 @@ def _for_generation(cut: Cut) -> Cut:
 
 
 def _with_renamed_axes(cut: Cut) -> Cut:
-    axes = tuple(renamed for axis in cut.axes for renamed in GENERATION_AXES.get(axis, (axis,)))
-    changed: Cut = replace(cut, axis=axes)  # type: ignore[type-var]  # checked above
+    axes = [renamed for axis in cut.axes for renamed in GENERATION_AXES.get(axis, (axis,))]
+    changed: Cut = replace(cut, axis=tuple(dict.fromkeys(axes)))  # type: ignore[type-var]  # checked above
     return changed
 
 
@@ -338,7 +342,8 @@ def rank_boxes(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int) -> t
         problem = f"{brief(returned)}, which are no boxes: a box is a tuple with a range (start, stop) per dim"
         raise ProtocolError("HF739", f"{place} ({mesh.coordinates(rank)}), {problem}")
     if (other := next((box for box in boxes if len(box) != len(parameter.shape)), None)) is not None:
-        problem = f"{in_words(other)}, which has {len(other)} dims instead of {len(parameter.shape)}"
+        count = f"{len(other)} dim{'s' * (len(other) != 1)}"
+        problem = f"{in_words(other)}, which has {count} instead of {len(parameter.shape)}"
         raise ProtocolError("HF735", f"{place} ({mesh.coordinates(rank)}), {problem}")
     return tuple(box for box in boxes if all(start != stop for start, stop in box))
 

@@ -86,7 +86,7 @@ PART = "By.cut gives coordinate 1 of 2 on tp of 'up.weight' (8, 8) "
 @pytest.mark.parametrize(
     ("extent", "problem"),
     [
-        ((((0, 4),),), "(((0, 4),),), which has 1 dims instead of 2"),
+        ((((0, 4),),), "(((0, 4),),), which has 1 dim instead of 2"),
         (
             (((4, 9),), ((0, 8),)),
             "(((4, 9),), ((0, 8),)), whose range 4:9 of dim 0 is not within the part that it cuts",
@@ -140,7 +140,7 @@ class Boxes(Layout):
         ([[[4, 8], [0, 8]]], "HF739", "[[[4, 8], [0, 8]]], which are no boxes"),
         (((4, 8), (0, 8)), "HF739", "((4, 8), (0, 8)), which are no boxes"),
         ((((4, 8.0), (0, 8)),), "HF739", "(((4, 8.0), (0, 8)),), which are no boxes"),
-        ((((4, 8),),), "HF735", "[4:8], which has 1 dims instead of 2"),
+        ((((4, 8),),), "HF735", "[4:8], which has 1 dim instead of 2"),
     ],
 )
 def test_boxes_that_are_none(boxes: Any, code: str, problem: str) -> None:

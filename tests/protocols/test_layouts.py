@@ -189,12 +189,18 @@ def test_a_cut_that_is_not_possible(layout: Layout, shape: tuple[int, ...], mesh
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "problem"),
-    [((4, -1), "float32", "has a size that is no count"), ((4,), "float31", "the dtype of 'w' is one of")],
+    ("name", "shape", "dtype", "problem"),
+    [
+        ("w", (4, -1), "float32", "has a size that is no count"),
+        ("w", 4, "float32", "the shape of 'w' is a tuple of sizes, got 4"),
+        ("w", (4,), "float31", "the dtype of 'w' is one of"),
+        ("w", (4,), ["float32"], "the dtype of 'w' is one of"),
+        (4, (4,), "float32", "the name of a parameter is a string, got 4"),
+    ],
 )
-def test_a_parameter_that_is_none(shape: tuple[int, ...], dtype: str, problem: str) -> None:
+def test_a_parameter_that_is_none(name: Any, shape: Any, dtype: Any, problem: str) -> None:
     with pytest.raises(ProtocolError, match=f"^HF739: .*{problem}"):
-        Parameter("w", shape, dtype)
+        Parameter(name, shape, dtype)
 
 
 def test_an_axis_that_no_mesh_has() -> None:
@@ -234,6 +240,9 @@ def test_an_axis_that_no_mesh_has() -> None:
         (Stages, {"layers": 5, "ends": [None]}, "ends= is a tuple of patterns"),
         (Stages, {"layers": 5, "number": r"layers\.\d+"}, "number= is a regular expression with a group"),
         (Stages, {"layers": 5, "number": r"layers\.(\d+"}, "number= is no regular expression: missing )"),
+        (Stages, {"layers": 4, "axis": "ep"}, "axis= is one of pp, dp, tp, gen_pp, gen_tp, micro_dp, rank, got 'ep'"),
+        (Stages, {"layers": 4, "axis": ("pp", "dp")}, "axis= is one of pp, dp, tp"),
+        (Experts, {"count": 4, "axis": None}, 'axis= is an axis, such as "tp", or a tuple of several, got None'),
         (Experts, {"count": 0}, "count= is a number of at least 1, got 0"),
         (Experts, {"count": 4, "number": None}, "number= is a regular expression with a group"),
         (ByName, {"layouts": [Replicas()]}, "takes a dict of layouts by pattern"),
@@ -242,6 +251,11 @@ def test_an_axis_that_no_mesh_has() -> None:
         (Tied, {"layout": None, "names": {}}, "takes layouts of this module, such as Slices(0), got None"),
         (Tied, {"layout": Replicas(), "names": ["head"]}, "names= is a dict from a name to the stored one"),
         (Tied, {"layout": Replicas(), "names": {"a": "b", "b": "c"}}, "'a' is tied to 'b', which is not stored itself"),
+        (
+            Tied,
+            {"layout": Replicas(), "names": {"a": 1}},
+            "names= is a dict from a name to the stored one, got {'a': 1}",
+        ),
         (Generation, {"layout": Slices}, "takes layouts of this module"),
     ],
     ids=str,
@@ -249,6 +263,15 @@ def test_an_axis_that_no_mesh_has() -> None:
 def test_arguments_without_a_meaning(layout: Any, arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ProtocolError, match=rf"^HF739: {layout.__name__}: {re.escape(problem)}"):
         layout(**arguments)
+
+
+def test_a_generation_layout_is_its_own() -> None:
+    mesh, weight = Mesh(dp=2, tp=4, gen_tp=2), Parameter("weight", (8, 8))
+    for layout in (Slices(0), Shards("dp"), Shards(("dp", "tp")), Slices(0).then(Shards("dp", 1))):
+        once, twice = Generation(layout), Generation(Generation(layout))
+        assert [once.boxes(weight, mesh, rank) for rank in range(8)] == [
+            twice.boxes(weight, mesh, rank) for rank in range(8)
+        ]
 
 
 def test_a_layout_is_continued_by_layouts() -> None:
