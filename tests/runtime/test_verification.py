@@ -18,7 +18,7 @@ from hfdsl.runtime.weights.copied_names import CopiedNames
 from hfdsl.runtime.weights.verification import compare
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death
-from tests.runtime.verified_programs import B, Closed, Dying, Engine, Renaming, Rows, Trainer, learned, synced
+from tests.runtime.verified_programs import B, Closed, Dying, Engine, Renaming, Rows, Trainer, learned, synced, turns
 
 SYNC = VerifiedSync("policy", "actor", "engine")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
@@ -214,6 +214,23 @@ def test_a_source_that_has_not_learned_is_compared_at_once() -> None:
             ResourceError, match=r"HF772: no hf.sync of 'synced' sends the state 'value'; .* sends: 'policy'"
         ):
             run.verify("value")
+
+
+def test_a_copy_is_of_the_role_that_it_was_loaded_from_last() -> None:
+    pools = [hf.ResourcePool([size], use_gpu=False) for size in (2, 1, 2)]
+    deployment = hf.Deployment(
+        actor=hf.place(Trainer, pool=pools[0]),
+        opponent=hf.place(Trainer, pool=pools[1]),
+        engine=hf.place(Engine, pool=pools[2]),
+    )
+    opponent = VerifiedSync("policy", "opponent", "engine")
+    with turns.compile(deployment, {B: 4}).launch() as run:
+        for _ in range(2):  # from the second step on, the actor has other weights than the opponent
+            with run.verifying():
+                run.step(ROWS)
+            verified = run.verify("policy")
+            assert verified.compared == (opponent,)  # whose export was digested
+            assert verified.skipped == {SYNC: "'engine' has loaded the weights of 'opponent' since"}
 
 
 def test_other_names_in_a_state_are_no_mistake() -> None:

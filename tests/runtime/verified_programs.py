@@ -97,3 +97,13 @@ def learned(rows: Rows, actor: Trainer, engine: Engine) -> Rows:
 @hf.dataflow
 def synced(actor: Trainer, engine: Engine) -> None:
     hf.sync(actor, engine)
+
+
+@hf.dataflow
+def turns(rows: Rows, actor: Trainer, opponent: Trainer, engine: Engine) -> Rows:
+    """The opponent learns twice as much, and then sends its weights."""
+    hf.sync(actor, engine)
+    played = engine.sample(rows)
+    hf.sync(opponent, engine)
+    opponent.update(opponent.update(engine.sample(played)))
+    return actor.update(played)

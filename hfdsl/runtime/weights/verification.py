@@ -27,7 +27,7 @@ from hfdsl.errors import ResourceError, SyncError
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.boxes import Box, extent, fill, in_words
 from hfdsl.runtime.weights.copied_names import UNKNOWN, CopiedNames, copied_names
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states, syncs_of
+from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, last_of_each_copy, states, syncs_of
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
@@ -63,6 +63,9 @@ class SyncHistory:
     dtypes: dict[VerifiedSync, DTypes] = field(default_factory=dict)
     """The dtypes of copies, as far as needed."""
 
+    replaced: dict[VerifiedSync, str] = field(default_factory=dict)
+    """The syncs whose copy has been loaded from another role since, and that role."""
+
     reported: ReportedDigests | None = None
     """The reports of ranks about the last step."""
 
@@ -82,6 +85,14 @@ class SyncHistory:
             for state in states(step, "writes"):
                 learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
                 self.current |= dict.fromkeys(learned, False)
+        last = last_of_each_copy(plan)
+        for sync in [*self.current]:
+            newer = last.get((sync.target, sync.state), sync)
+            if newer != sync:
+                del self.current[sync]
+                self.replaced[sync] = newer.source
+        for sync in last.values():
+            self.replaced.pop(sync, None)
 
     def report(self, reports: Collection[DigestReport]) -> None:
         """Replace the reports of the previous step by those of the last one."""
@@ -97,6 +108,7 @@ class SyncHistory:
         """Forget all syncs, since copies and sources may have other versions, as after a load."""
         self.current.clear()
         self.digested.clear()
+        self.replaced.clear()
         self.report(())
 
 
@@ -266,7 +278,8 @@ def verify_copies(
         ResourceError: HF772 if no plan that has run here syncs such a state.
     """
     plan, *_ = plans
-    syncs = [sync for sync in {**dict.fromkeys(history.current), **syncs_of(plan)} if sync.state == state]
+    run = dict.fromkeys((*history.current, *history.replaced))
+    syncs = [sync for sync in {**run, **syncs_of(plan)} if sync.state == state]
     if not syncs:
         state_names = ", ".join(map(repr, dict.fromkeys(states_of(plan)))) or "none"
         between = " between calls" if plan.sent_in_flight else ""
@@ -327,6 +340,8 @@ def _other_dtypes(exported: Sequence[Digests], dtypes: DTypes) -> bool:
 
 def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
     """The reason why a copy cannot be compared with its source; None if it can."""
+    if sync in history.replaced:
+        return f"'{sync.target}' has loaded the weights of '{history.replaced[sync]}' since"
     if sync not in history.current:
         return f"'{sync.target}' has not been synced"
     if not history.current[sync] and sync not in history.digested:
