@@ -305,6 +305,13 @@ def filled(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scor
 
 
 @hf.dataflow
+def halved(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
+    """The queue gets the second half of a step, whose groups have other places than their prompts."""
+    _, second = hf.minibatches(engine.mark(prompts), 2)
+    return judge.rate(hf.queue(second, lag=1, late="refill"))
+
+
+@hf.dataflow
 def filled_up(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
     """A group is not of the prompt in its place: the first ones come again where a filter has removed some."""
     kept = hf.filter(engine.mark(prompts), engine.choose(prompts, drops=1).keep)

@@ -27,6 +27,7 @@ from tests.runtime.stage_programs import (
     deciding,
     filled,
     filled_up,
+    halved,
     masked_elsewhere,
     prompts,
     returning_both,
@@ -208,6 +209,11 @@ def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:
     text = r"HF765: .*the 6 rows of 'prompts' are not the prompts of 4 groups"
     with filled.compile(stage_deployment()).launch() as running, pytest.raises(HfError, match=text):
         list(running.stream(prompts(3, 6)))
+    text = r"HF765: .*, but a group's place is not that of its prompt, since it gets a part of the rows of a step"
+    with filled.compile(stage_deployment()).launch() as running, pytest.raises(HfError, match=text):
+        list(running.stream(prompts(3, 8)))
+    with filled.compile(stage_deployment()).launch() as running:
+        assert len(list(running.stream(prompts(3, 4)))) == 3, "all rows are no part"
 
 
 @pytest.mark.parametrize(
@@ -218,6 +224,8 @@ def test_prompts_that_are_no_groups_are_not_dispatched_again() -> None:
         (returning_both, 4, "the program returns a value made in front of it"),
         (filled_up, 4, "hf.fill or hf.take moves rows behind a filter"),
         (filled, 6, "the 6 rows of 'prompts' are not the prompts of 4 groups"),
+        (filled, 8, "a group's place is not that of its prompt: it gets the first 4 of 8 rows; put in all rows"),
+        (halved, 8, "a group's place is not that of its prompt: it gets mini-batch 2 of 2 of the rows of a step"),
     ],
 )
 def test_what_no_run_can_follow_is_found_by_the_check(program: Any, size: int, reason: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.rules.sources import batch_rows, put_in
 from hfdsl.graph.program import Input, Node, Queue
 from hfdsl.graph.queue_problems import queue_problems
+from hfdsl.graph.row_steps import FillStep, PartStep, QueueStep, TakeStep
+from hfdsl.graph.signatures import RecordType
+from hfdsl.types.batches import schema
 from hfdsl.types.dims import Answer
 
 
@@ -51,7 +55,7 @@ def runs_follow_groups(context: Context) -> Iterator[Finding]:
 
 
 def _uneven_prompts(context: Context, node: Node, dispatched: int) -> Iterator[Finding]:
-    """The first input of the stage in front of a queue whose rows are not the prompts of its groups."""
+    """Rows that are not the prompts of a queue's groups: those of an input, or a part of the rows of a step."""
     split, graph = context.program.split, context.program.graph
     for source in graph.nodes:
         if isinstance(source.op, Input) and split.of[source.id] == split.producer(node):
@@ -62,6 +66,22 @@ def _uneven_prompts(context: Context, node: Node, dispatched: int) -> Iterator[F
                 advice = 'give every group equally many, or use late="drop" or "mask"'
                 yield _finding(node, f"{text}the prompts of {dispatched} groups: {advice}", ())
                 return
+    if (part := next(_parts(context, node), None)) is not None:
+        text = "dispatches the prompts of late groups again, but a group's place is not that of its prompt: it gets"
+        yield _finding(node, f'{text} {part}; put in all rows, or use late="drop" or "mask"', ())
+
+
+def _parts(context: Context, queue: Node) -> Iterator[str]:
+    """Parts of the rows of a step that are put into a queue, in words."""
+    if queue.batch is None or not isinstance(queue.result, RecordType):
+        return
+    for column in schema(queue.result.record).fields:
+        origin = context.program.origins.rows_of(queue.batch.node, column)
+        for step in takewhile(lambda step: not isinstance(step, QueueStep), origin.steps if origin else ()):
+            if isinstance(step, (TakeStep, FillStep)) and context.known(step.before).value not in (None, step.rows):
+                yield step.words(f"{context.known(step.before).value} rows")
+            elif isinstance(step, PartStep) and step.count > 1:
+                yield step.words("the rows of a step")
 
 
 def surely_decides(context: Context) -> bool:

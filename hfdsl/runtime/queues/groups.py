@@ -62,9 +62,19 @@ def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> N
         raise HfError("HF765", f"{queue.subject} {text}; filter what is put into the queue")
     inputs = {node.label: table.rows[node.id] for node in queue.producer.graph.inputs}
     uneven = [f"the {rows} rows of '{name}'" for name, rows in inputs.items() if rows % put_in]
-    if uneven and queue.queue.late == "refill":
-        text = f"dispatches the prompts of late groups again, and {uneven[0]} are not the prompts of {put_in} groups"
-        raise HfError("HF765", f'{queue.subject} {text}: give every group equally many, or use late="drop" or "mask"')
+    if queue.queue.late != "refill":
+        return
+    again = f"{queue.subject} dispatches the prompts of late groups again"
+    if uneven:
+        text = f"{uneven[0]} are not the prompts of {put_in} groups: give every group equally many"
+        raise HfError("HF765", f'{again}, and {text}, or use late="drop" or "mask"')
+    rows = range(table.rows[queue.rows_of])
+    traced = input_rows(queue.producer, table, queue.rows_of, rows)
+    if traced is not None:
+        per_group = table.rows[traced[0]] // put_in
+        if [row // per_group for row in traced[1]] != [row // queue.queue.group for row in rows]:
+            text = "but a group's place is not that of its prompt, since it gets a part of the rows of a step"
+            raise HfError("HF765", f'{again}, {text}; put in all rows, or use late="drop" or "mask"')
 
 
 def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[Any, int], batch: int) -> None:
