@@ -120,3 +120,23 @@ def test_a_checkpoint_of_an_earlier_version_is_loaded(tmp_path: Path) -> None:
         running.load(tmp_path)
         results = list(running.stream(prompts(6, 4, read)))
     assert torch.cat([trained.number.tensor for trained in results]).tolist() == list(range(4, 24))
+
+
+class Odd(str):
+    """A text of a class that no file holds."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("late", LATES)
+def test_an_object_that_no_file_holds_is_named_by_its_column(late: Late, tmp_path: Path) -> None:
+    batches = [Prompts(number=batch.number, text=[Odd(text) for text in batch.text.objects]) for batch in prompts(4, 4)]
+    text = "HF908: the state of column 'text' in a queue of 'deciding' holds a Odd at '0'; it takes tensors, numbers"
+    trained = list[int]()
+    with deciding.given(late=late).compile(stage_deployment(), dims={B: 4}).launch(seed=3) as running:
+        for result in running.stream(batches):
+            trained += result.number.tensor.tolist()
+            if running.steps == 1:
+                with pytest.raises(CheckpointError, match=text):
+                    running.save(tmp_path)
+    assert trained == list(range(16)), "the run continues"

@@ -26,10 +26,18 @@ def write_stores(
 
 def flat_stores(plan: str, steps: Mapping[int, tuple[Store, Sequence[PayloadContent]]]) -> FlatState:
     """A copy of a process's data of steps, and of payloads to come; HF908 for queued objects that no file can hold."""
-    contents = [
+    contents: list[Any] = [
         [number, _local(store), [*_received(store), *_entries(payloads)]] for number, (store, payloads) in steps.items()
     ]
-    return flatten_state(contents, f"a queue of '{plan}'", copies=True)
+    subject = f"a queue of '{plan}'"
+    try:
+        return flatten_state(contents, subject, copies=True)
+    except CheckpointError:
+        for _, local, received in contents:
+            columns = [column for *_, of_value in local for column in of_value]
+            for name, (_, *values) in [*columns, *((name, value) for _, _, name, _, value in received)]:
+                flatten_state(values[-1], f"column '{name}' in {subject}")  # which raises for the column in question
+        raise
 
 
 def _local(store: Store) -> list[Any]:
