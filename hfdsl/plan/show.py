@@ -140,7 +140,8 @@ def _sums(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[str]:
 def _overlap(plan: Plan) -> Iterator[str]:
     """The steps that run side by side, and those for which later ones wait."""
     together = [" with ".join(step.label for step in steps) for steps in overlaps(plan)]
-    yield f"overlap  {'; '.join(together) or 'none'}"
+    stages = ", within a step; stages of several steps run side by side" if plan.split.queues else ""
+    yield f"overlap  {'; '.join(together) or 'none'}{stages}"
     in_order = submission_order(plan, dependencies(plan))
     pairs = [step.label for step in in_order[:-1] if step.custom is not None]
     if pairs:
@@ -153,8 +154,9 @@ def _queues(plan: Plan) -> Iterator[str]:
     split = plan.split
     for node, queue in split.queues:
         group = f", groups of {queue.group}" if queue.group > 1 else ""
+        rows = "" if queue.rows is None else f", batches of {getattr(queue.rows, '__name__', queue.rows)} rows"
         ends = f"{split.producer(node)} -> {split.of[node.id]}"
-        yield f"queue    from stage {ends}: lag={queue.lag} {queue.late or 'as ready'}{group}"
+        yield f"queue    from stage {ends}: lag={queue.lag} {queue.late or 'as ready'}{group}{rows}"
     for part in range(split.count) if split.queues else ():
         labels = [step.label for step in plan.steps if split.of[step.node] == part]
         yield f"stage {part}  {', '.join(labels)}"

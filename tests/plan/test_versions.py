@@ -10,6 +10,7 @@ from hfdsl.graph.stages import HeldState
 from hfdsl.tools.draw import mermaid
 from tests.rl.dataflows.programs import SIZES
 from tests.rl.dataflows.test_asynchronous import FLOWS, placed
+from tests.runtime.stage_programs import B, deciding, stage_deployment
 
 POLICY = HeldState("actor", "policy")
 
@@ -47,3 +48,10 @@ def test_plans_show_versions() -> None:
     assert "queue    from stage 0 -> 1: lag=3 wait, groups of 4" in str(plan)
     assert "policy@[v-3, v]" in mermaid(plan)
     assert "policy@" not in str(plan).partition("actor.log_probs")[0]
+
+
+def test_plans_show_batches_of_another_size_and_that_stages_overlap() -> None:
+    program = deciding.given(rows=6, group=2, lag=3)
+    lines = str(program.compile(stage_deployment(), dims={B: 4})).splitlines()
+    assert "queue    from stage 0 -> 1: lag=3 drop, groups of 2, batches of 6 rows" in lines
+    assert "overlap  none, within a step; stages of several steps run side by side" in lines
