@@ -107,7 +107,7 @@ class Interpretation(Generic[V]):
         ports: Mapping[str, PortType],
     ) -> None:
         self.body, self.definition, self.group, self.ports = body, definition, group, ports
-        self.names = dict[str, V | None]()
+        self.names: dict[str, V | None] = {}
         self.parameters = frozenset(node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg))
         self.assigned = assigned_names(definition)
         compound = (node for node in definition.body if not isinstance(node, (*STATEMENTS, ast.Pass)))
