@@ -227,6 +227,8 @@ CODES: dict[str, Code] = {
     "HF781": Code("an evaluation that trains"),
     "HF782": Code("replicas that each learn from their own rows alone", "warning"),
     "HF783": Code("a value that a role keeps and a checkpoint leaves out", "warning"),
+    "HF784": Code("an optimizer step with other gradients than those of its batch", "warning"),
+    "HF785": Code("a schedule that does not step with its optimizer", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

@@ -205,7 +205,8 @@ class _Reader:
         """An import within a function; a module that is not known is taken for code that nobody reads."""
         for module in modules:
             self.names |= set(module.split("."))
-            self.is_whole &= self._is_known(module)
+            if not self._is_known(module):
+                self.is_whole = False
 
     def _is_known(self, module: str) -> bool:
         """Whether the code of a module needs no reading; code of other libraries makes the role's code incomplete."""

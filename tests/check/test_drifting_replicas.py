@@ -50,6 +50,7 @@ class Policy(hf.Worker):
 
     @hf.register(hf.Dispatch.{protocol})
     def update(self, rows: Rows) -> None:
+        self.optimizer.zero_grad()
         {body}
 
     def reduce(self) -> None:
@@ -119,9 +120,13 @@ UNKNOWN = (
     ("self.model = DDP(self.model)", "self.learn(self.loss(rows))"),
     ("pass", "self.loss(rows).backward(); dist.all_reduce(self.model.weight.grad); self.optimizer.step()"),
     ("import accelerate; self.model = accelerate.prepare(self.model)", "self.learn(self.loss(rows))"),
+    ("import pytest; self.model = pytest.wrapped(self.model)", "self.learn(self.loss(rows))"),
     ("from . import helpers; helpers.wrap(self.model)", "self.learn(self.loss(rows))"),
     ("pass", "self.learn(self.loss(rows)); getattr(self.model, 'reduce_gradients')()"),
-    ("torch.manual_seed(self.rank); self.model = build()", "self.learn(self.loss(rows))"),
+    (
+        "torch.manual_seed(self.rank); self.model = build(); self.optimizer = SGD(self.model.parameters(), 0.1)",
+        "self.learn(self.loss(rows))",
+    ),
     ("pass", "self.learn(self.loss(rows)); no_such_function(self.model)"),
 )
 """Those of which a check cannot know it."""

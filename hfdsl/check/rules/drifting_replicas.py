@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Set
-from itertools import chain
 from typing import Any, Final
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.kept_attributes import mentioned
+from hfdsl.check.optimizers import steps_of
 from hfdsl.check.program import PlacedMethod
 from hfdsl.check.role_code import ReadFunction, RoleCode, code_of, is_plain
 from hfdsl.check.sources import span_of
@@ -53,7 +53,7 @@ def replicas_learn_together(context: Context) -> Iterator[Finding]:
         code = code_of(role) if _is_data(place) else None
         if code is None or not code.is_whole or methods_with(place.role, "loads"):
             continue
-        step = next(_steps(code, method.signature.name), None)
+        step = next(steps_of(code, method.signature.name), None)
         if step is None or _averages(context.program.graph, node.role):
             continue
         calls = context.program.graph.calls
@@ -107,38 +107,6 @@ def _averages(graph: Graph, role: str) -> bool:
                 return True
             lists.add(node.id)
     return False
-
-
-def _steps(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Call]]:
-    """The steps of an optimizer of torch that a method takes, each with the function that it is written in."""
-    made = frozenset(_optimizers(code))
-    for function in code.reached(method) if made else ():
-        parameters = (argument.arg for argument in ast.walk(function.definition.args) if isinstance(argument, ast.arg))
-        optimizers = made.union(name for name in parameters if name.startswith("opt"))
-        for node in ast.walk(function.definition):
-            match node:
-                case ast.Call(ast.Attribute(owner, "step"), arguments):
-                    if any(_name(candidate) in optimizers for candidate in (owner, *arguments)):
-                        yield function, node
-
-
-def _optimizers(code: RoleCode) -> Iterator[str]:
-    """The names that code gives to optimizers of torch."""
-    for function in chain.from_iterable(code.functions.values()):
-        for node in ast.walk(function.definition):
-            match node:
-                case ast.Assign([target], ast.Call(made)) | ast.AnnAssign(target, _, ast.Call(made)):
-                    path = function.path(made).split(".")
-                    if path[:2] == ["torch", "optim"] and "lr_scheduler" not in path and _name(target):
-                        yield _name(target)
-
-
-def _name(expression: ast.expr) -> str:
-    """The name of a variable, or of an attribute of ``self``."""
-    match expression:
-        case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
-            return name
-    return ""
 
 
 def _finding(node: Node, method: PlacedMethod, function: ReadFunction, step: ast.Call) -> Finding:

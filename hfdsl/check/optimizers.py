@@ -1,0 +1,54 @@
+"""Optimizers in the code of a role: where it makes them, and where its methods take their steps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import chain
+
+from hfdsl.check.role_code import ReadFunction, RoleCode
+
+
+def steps_of(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Call]]:
+    """The steps of an optimizer of torch that a method takes, each with the function that it is written in."""
+    made = frozenset(made_by_torch(code))
+    for function in code.reached(method) if made else ():
+        optimizers = made.union(optimizer_parameters(function))
+        for node in ast.walk(function.definition):
+            if isinstance(node, ast.Call) and is_step(node, optimizers):
+                yield function, node
+
+
+def is_step(call: ast.Call, optimizers: frozenset[str]) -> bool:
+    """Whether a call is a step of one of these, also by a scaler of gradients."""
+    match call:
+        case ast.Call(ast.Attribute(owner, "step"), arguments):
+            return any(variable(candidate) in optimizers for candidate in (owner, *arguments))
+    return False
+
+
+def optimizer_parameters(function: ReadFunction) -> Iterator[str]:
+    """The parameters of a function that are optimizers, by their names."""
+    parameters = (argument.arg for argument in ast.walk(function.definition.args) if isinstance(argument, ast.arg))
+    return (name for name in parameters if name.startswith("opt"))
+
+
+def made_by_torch(code: RoleCode, *, schedules: bool = False) -> dict[str, tuple[ReadFunction, ast.Call]]:
+    """By name the optimizers of torch that code makes, or the schedules of their rates, with the calls that do."""
+    made = dict[str, tuple[ReadFunction, ast.Call]]()
+    for function in chain.from_iterable(code.functions.values()):
+        for node in ast.walk(function.definition):
+            match node:
+                case ast.Assign([target], ast.Call() as call) | ast.AnnAssign(target, _, ast.Call() as call):
+                    path = function.path(call.func).split(".")
+                    if path[:2] == ["torch", "optim"] and ("lr_scheduler" in path) is schedules and variable(target):
+                        made[variable(target)] = function, call
+    return made
+
+
+def variable(expression: ast.expr) -> str:
+    """The name of a variable, or of an attribute of ``self``."""
+    match expression:
+        case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
+            return name
+    return ""
