@@ -95,7 +95,7 @@ class Held:
     @property
     def places(self) -> HeldBoxes:
         parameters = tuple(Parameter(name, (8, 16), "int64") for name in "xyz")
-        return HeldBoxes(self.layout, hf.Mesh(tp=2), parameters, lambda rank: {})
+        return HeldBoxes(self.layout, hf.Mesh(tp=2), parameters, Replicas(), lambda rank: {})
 
     def parts(self) -> list[tuple[str, HeldPart]]:
         return list(located_pieces(self.pieces, self.places, 1))
@@ -373,7 +373,7 @@ def digests_of_arriving(
     size: int, pieces: Mapping[str, HeldPart], layouts: DigestLayouts
 ) -> arriving_digests.ArrivingDigests:
     kinds = [(name, *piece.kind) for name, piece in pieces.items()]
-    places = HeldBoxes(Replicas(), hf.Mesh(), (), lambda rank: {})
+    places = HeldBoxes(Replicas(), hf.Mesh(), (), Replicas(), lambda rank: {})
     return arriving_digests.ArrivingDigests(size, pieces, kinds, places, 0, layouts)
 
 

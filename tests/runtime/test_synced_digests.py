@@ -84,7 +84,7 @@ def test_names_come_once_and_reports_count_for_one_step() -> None:
 
 # -- what is read when
 
-ANYWHERE = HeldBoxes(Replicas(), hf.Mesh(), (), lambda rank: {})
+ANYWHERE = HeldBoxes(Replicas(), hf.Mesh(), (), Replicas(), lambda rank: {})
 
 
 class Reads:

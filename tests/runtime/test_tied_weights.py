@@ -103,6 +103,32 @@ class TiedEngine(Engine):
     state_parameters = staticmethod(Engine.state_parameters)
 
 
+class OneName(TiedEngine):
+    """Has no head."""
+
+    @staticmethod
+    def state_parameters(layout: Layout) -> dict[str, list[Parameter]]:
+        return {"policy": [EMBEDDING]}
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=lambda mesh, layout: layout)
+    def load(self, weights: dict[str, Any]) -> None:
+        self.held = dict(weights)
+
+
+class Rounding(OneName):
+    """Keeps the embedding in another dtype."""
+
+    @staticmethod
+    def state_parameters(layout: Layout) -> dict[str, list[Parameter]]:
+        return {"policy": [Parameter("embed.weight", (8, 4), "bfloat16")]}
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=lambda mesh, layout: layout)
+    def load(self, weights: dict[str, Any]) -> None:
+        self.held = dict(weights)
+
+
 UNTIED_ENGINE = Engine, Replicas()
 
 
@@ -153,6 +179,68 @@ def test_a_tied_weight_arrives_under_both_names(
     with launched(flow, trainer, layout, mesh, shared=shared) as running:
         assert list(running.step()) == [["embed.weight", "head.weight"]] * 2
         assert running.verify("policy").compared
+
+
+class Both(Trainer):
+    """Returns one tensor under both names, as ``state_dict`` does; ``turned`` is the rank on which they differ."""
+
+    turned = -1
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=lambda mesh, layout: layout)
+    def weights(self) -> dict[str, Any]:
+        part = self.table["embed.weight"]
+        return {"embed.weight": part, "head.weight": part.flip(0) if self.rank == self.turned else part}
+
+    state_parameters = staticmethod(Trainer.state_parameters)
+
+
+class Turned(Both):
+    turned = 1
+
+
+class BothEngine(Engine):
+    """Holds under both names what comes under one."""
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=lambda mesh, layout: layout)
+    def load(self, weights: dict[str, Any]) -> None:
+        self.held = dict.fromkeys(("embed.weight", "head.weight"), weights["embed.weight"])
+
+    state_parameters = staticmethod(Trainer.state_parameters)
+
+
+SLICED = Tied(Slices(0), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "layout", "engine", "other_layout"),
+    [
+        (Both, SLICED, TiedEngine, TIED),
+        (Both, SLICED, BothEngine, TIED),
+        (Both, SLICED, BothEngine, Tied(Slices(0, "dp"), NAMES)),
+        (Trainer, SLICED, BothEngine, Tied(Slices(0, "dp"), NAMES)),
+        (Trainer, Slices(0), BothEngine, Tied(Slices(0, "dp"), NAMES)),
+        (Both, SLICED, OneName, Slices(0, "dp")),
+        (Both, SLICED, Rounding, Slices(0, "dp")),
+    ],
+    ids=str,
+)
+def test_parts_of_both_names_are_compared(
+    trainer: Any, layout: Layout, engine: Any, other_layout: Layout, recwarn: pytest.WarningsRecorder
+) -> None:
+    with launched(synced, trainer, layout, hf.Mesh(tp=2), engine=(engine, other_layout)) as running:
+        with running.verifying():
+            running.step()
+        assert running.verify("policy").compared
+    assert not recwarn.list
+
+
+def test_a_tied_part_that_differs_is_found() -> None:
+    with launched(synced, Turned, SLICED, hf.Mesh(tp=2), engine=(BothEngine, TIED)) as running:
+        running.step()
+        with pytest.raises(SyncError, match=r"^HF771: 'engine' holds other values of 'head.weight' of 'policy'"):
+            running.verify("policy")
 
 
 def test_a_side_that_has_one_of_both_names_is_compared_with_each() -> None:

@@ -56,11 +56,22 @@ class CopiedNames:
         source, target = self.layouts
         return source.stored_as(name), target.stored_as(name)
 
+    def on_sides(self, name: str, source: Collection[str], target: Collection[str]) -> tuple[str | None, str | None]:
+        """The names under which both sides hold a weight: its own, or that of a weight to which a side ties it.
+
+        >>> from hfdsl.protocols.layouts import Tied
+        >>> names = CopiedNames(layouts=(Replicas(), Tied(Replicas(), {"head": "embed"})))
+        >>> names.on_sides("head", ["embed"], ["embed", "head"]), names.on_sides("bias", ["bias"], ["embed"])
+        (('embed', 'head'), ('bias', None))
+        """
+        ours, theirs = self.stored(name)
+        on_source = next((known for known in (name, ours, theirs) if known in source), None)
+        return on_source, next((known for known in (name, theirs, ours) if known in target), None)
+
     def compared(self, source: Collection[str], target: Collection[str]) -> Iterator[str]:
         """The names of both sides, without those that one side has for itself, or that are not sent."""
         for name in dict.fromkeys((*source, *target)):
-            ours, theirs = self.stored(name)
-            on_both = (name in source or ours in source) and (name in target or theirs in target)
+            on_both = None not in self.on_sides(name, source, target)
             if self._is_loaded(name) or not self.loaded or (on_both and not self.in_parts):
                 yield name
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +23,34 @@ class HeldBoxes:
     layout: Layout
     mesh: Mesh
     parameters: tuple[Parameter, ...]
+    other_layout: Layout
+    """The layout of the other side, which may tie a parameter that is sent to one that is not."""
+
     known: Callable[[int], dict[str, Any]] = field(compare=False)
     """The computed parts, by rank, which follow from the other fields."""
+
+    def by_name(self, names: Iterable[str]) -> Iterator[Parameter]:
+        """The parameters of these names: those that are sent, and those that a side ties to one of them."""
+        sent = {parameter.name: parameter for parameter in self.parameters}
+        layouts = self.layout, self.other_layout
+        tied = [{layout.stored_as(name): parameter for name, parameter in sent.items()} for layout in layouts]
+        for name in names:
+            twins = (by_stored.get(layout.stored_as(name)) for layout, by_stored in zip(layouts, tied, strict=True))
+            parameter = sent.get(name) or next(filter(None, twins), None)
+            if parameter is not None:
+                yield parameter if parameter.name == name else replace(parameter, name=name)
 
     @classmethod
     def exported(cls, sync: ScheduledSync) -> HeldBoxes:
         """The boxes on the exporting ranks."""
-        schedule = sync.schedule
-        return cls(
-            sync.source_layout, schedule.source_mesh, schedule.parameters, partial(_rank_places, sync, "exports")
-        )
+        schedule, known = sync.schedule, partial(_rank_places, sync, "exports")
+        return cls(sync.source_layout, schedule.source_mesh, schedule.parameters, sync.target_layout, known)
 
     @classmethod
     def loaded(cls, sync: ScheduledSync) -> HeldBoxes:
         """The boxes on the loading ranks."""
-        schedule = sync.schedule
-        return cls(sync.target_layout, schedule.target_mesh, schedule.parameters, partial(_rank_places, sync, "loads"))
+        schedule, known = sync.schedule, partial(_rank_places, sync, "loads")
+        return cls(sync.target_layout, schedule.target_mesh, schedule.parameters, sync.source_layout, known)
 
     @classmethod
     def of(cls, steps: Iterable[Step], role: str, state: str) -> HeldBoxes | None:
@@ -64,4 +76,4 @@ def located_pieces(
         return pieces.items()
     from hfdsl.runtime.weights.located_parts import located
 
-    return located(pieces, places.layout, places.parameters, places.mesh, rank, places.known(rank))
+    return located(pieces, places.layout, places.by_name(pieces), places.mesh, rank, places.known(rank))

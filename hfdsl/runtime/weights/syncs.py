@@ -52,7 +52,8 @@ def _warn_of_unsent(step: Step, value: Any) -> None:
     for sync in step.parts:
         names = {parameter.name for parameter in sync.schedule.parameters} | sync.stated
         known |= names.union(map(sync.source_layout.stored_as, names))
-    unsent = [str(name) for name in value if name not in known]
+    stored_as = [sync.source_layout.stored_as for sync in step.parts]
+    unsent = [str(name) for name in value if known.isdisjoint((name, *(stored(str(name)) for stored in stored_as)))]
     if unsent:
         more = f" and {len(unsent) - 1} more" if len(unsent) > 1 else ""
         state = step.parts[0].state

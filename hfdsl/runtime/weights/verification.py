@@ -154,16 +154,20 @@ def _compare_weights(
     sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], names: CopiedNames
 ) -> str | None:
     exported, loaded = _by_name(source), _by_name(target)
+    dtypes = dtypes_of(source), dtypes_of(target)
     overlapping, alone = dict[str, str](), dict[str, list[str]]()
     for name in (*exported, *(name for name in loaded if name not in exported)):
-        stored = zip((exported, loaded), names.stored(name), strict=True)
-        ours, theirs = (side.get(name) or side.get(stored_as) for side, stored_as in stored)
-        if ours is None or theirs is None:
-            holder = sync.source if theirs is None else sync.target
-            if names.missing(name, of_target=theirs is None):
+        known, held_as = names.on_sides(name, exported, loaded)
+        if known is None or held_as is None:
+            holder = sync.source if held_as is None else sync.target
+            if names.missing(name, of_target=held_as is None):
                 raise _different(sync.target, name, (), _held_alone(sync, holder, [name]))
             alone.setdefault(holder, []).append(name)
-        elif fill(ours) and fill(theirs):
+            continue
+        if known != held_as and dtypes[0][known] != dtypes[1][held_as]:
+            continue  # one side has it under the other name, too, in the dtype of which it is compared
+        ours, theirs = exported[known], loaded[held_as]
+        if fill(ours) and fill(theirs):
             _compare_weight(sync, name, ours, theirs)
         elif extent(ours) == extent(theirs):
             overlapping[name] = sync.target if fill(ours) else sync.source
