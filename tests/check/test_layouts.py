@@ -303,6 +303,64 @@ def test_heads_that_one_side_states_and_the_other_cuts(
     assert all("has 2 heads of 4 where" in message and f"into parts of {part}" in message for message in found)
 
 
+FUSED = Slices(0, blocks=(4, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("exported", "is_reported"),
+    [
+        (FUSED, False),
+        (Replicas(), False),
+        (Slices(0), True),
+        (Slices(0, blocks=(2, 2, 4)), True),
+        (Slices(0, interleaved=2), True),
+        (Slices(1), False),
+        (FUSED.then(Slices(0, "dp")), False),  # stored in parts, and gathered before a rank computes
+        (FUSED.then(Slices(0, "gen_tp")), False),  # a part of each rank's matrices
+        (Slices(0, "dp"), False),
+        (Slices(0, "dp").then(Slices(1)), False),
+        (Slices(0, ("dp", "tp")), False),
+        (Slices(0, "gen_tp"), True),
+        (Replicas().then(Shards("dp")), False),
+    ],
+    ids=str,
+)
+def test_matrices_that_one_side_states_and_the_other_mixes(exported: Layout, is_reported: bool) -> None:
+    fused, mesh = Parameter("qkv_proj.weight", (8, 8)), hf.Mesh(dp=2, tp=2)
+    pools = [hf.ResourcePool([size], name=name) for size, name in ((4, "train"), (2, "engines"))]
+    trainer = hf.place(Declaring, fused, layout=exported, pool=pools[0], mesh=mesh)
+    engine = hf.place(Engine, fused, layout=FUSED, pool=pools[1], mesh=SLICED)
+    report = declared.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+    assert [finding.code for finding in report.findings if finding.code == "HF737"] == ["HF737"] * is_reported
+
+
+QUERIES, KEYS, VALUES, OUTPUTS = (
+    Parameter(f"layers.0.attn.{name}_proj.weight", (rows, 8)) for name, rows in zip("qkvo", (8, 4, 4, 8), strict=True)
+)
+QKV = Parameter("layers.0.attn.qkv_proj.weight", (16, 8))
+
+
+@pytest.mark.parametrize(
+    ("exported", "loaded", "note"),
+    [
+        ([QKV], [QUERIES, KEYS, VALUES], f"{QKV.name!r}, which has as many rows as {QUERIES.name!r}, "),
+        ([QKV, OUTPUTS], [QUERIES, KEYS, VALUES, OUTPUTS], f"{QKV.name!r}, which has as many rows as "),
+        ([QUERIES, KEYS, VALUES, OUTPUTS], [QKV, OUTPUTS], f"{QUERIES.name!r}, {KEYS.name!r}, {VALUES.name!r}, which "),
+        ([QKV], [QUERIES, KEYS], ""),
+        ([QKV], [replace(each, name=f"mlp.{each.name}") for each in (QUERIES, KEYS, VALUES)], ""),
+    ],
+)
+def test_matrices_that_one_side_has_fused(exported: list[Parameter], loaded: list[Parameter], note: str | None) -> None:
+    pools = [hf.ResourcePool([2], name=name) for name in ("train", "engines")]
+    trainer = hf.place(Declaring, *exported, layout=Slices(0), pool=pools[0], mesh=SLICED)
+    engine = hf.place(Engine, *loaded, layout=Slices(0), pool=pools[1], mesh=SLICED)
+    findings = declared.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64}).findings
+    [finding] = [finding for finding in findings if finding.code == "HF730"]
+    says = [each for each in finding.notes if "as many rows as" in each]
+    assert len(says) == bool(note)
+    assert all(each.startswith(f"'trainer' exports {note}") for each in says)
+
+
 def test_parameters_are_stated_once_and_not_as_an_empty_list() -> None:
     first, other_shape = WEIGHTS[0], replace(WEIGHTS[0], shape=(4, 8))
     twice = f"states the parameter {first.name!r} of 'policy' 2 times, as"

@@ -21,20 +21,21 @@ class has the method that states them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 from hfdsl.check.constructor_types import parameters as constructor_parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.exported_parts import parts_of_unknown
+from hfdsl.check.rules.fusions import fused_elsewhere
 from hfdsl.check.rules.prefixes import renamed_by_prefix
 from hfdsl.check.rules.slices import narrower
 from hfdsl.check.rules.stated_parameters import parameters_are_stated_once
 from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
-from hfdsl.protocols.cuts import FLOATS, converts
+from hfdsl.protocols.cuts import FLOATS, Cut, converts
 from hfdsl.protocols.layouts import (
     Layout,
     Parameter,
@@ -192,10 +193,14 @@ def _advice(missing: Sequence[Parameter], exported: Sequence[Parameter], sync: W
     embeddings = [
         parameter.name for parameter in exported if parameter.shape == first.shape and "embed" in parameter.name
     ]
+    loaded = {parameter.name for parameter in sync.target.parameters}
+    unread = [parameter for parameter in exported if parameter.name not in loaded]
     if (renamed := renamed_by_prefix([parameter.name for parameter in missing], names)) is not None:
         yield f"'{role}' exports {renamed}"
     elif "head" in first.name and embeddings:
         yield f"if it is tied to '{embeddings[0]}' in '{role}', say so: {_tied(first.name, embeddings[0])}"
+    elif (fused := fused_elsewhere(missing, unread)) is not None:
+        yield f"'{role}' exports {fused}: a sync neither splits nor joins parameters; export them as they are loaded"
     elif (name := nearest(first.name, names)) is not None:
         yield f"'{role}' exports '{name}'"
 
@@ -283,11 +288,7 @@ def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, ta
         return
     for parameter in parameters:
         sides = [
-            {
-                cut.dim: _matrices(cut)
-                for cut in layout.cuts(parameter, mesh)
-                if isinstance(cut, Slices) and (cut.blocks or cut.interleaved or cut.parts(mesh) > 1)
-            }
+            {cut.dim: _matrices(cut) for cut in reversed(layout.cuts(parameter, mesh)) if _knows_matrices(cut, mesh)}
             for layout, mesh in ((source, sync.source.placement.mesh), (target, sync.target.placement.mesh))
         ]
         for dim in sides[0].keys() & sides[1].keys():
@@ -332,6 +333,12 @@ def _head_width(cut: Slices, parameter: Parameter) -> int | None:
     """The elements of a head, if a layout states the heads of a whole dim."""
     size, heads = parameter.shape[cut.dim], cut.units
     return size // heads if isinstance(heads, int) and not cut.blocks and size % heads == 0 else None
+
+
+def _knows_matrices(cut: Cut, mesh: Mesh) -> TypeGuard[Slices]:
+    """Whether a cut says what is fused, or gives ranks parts with which they compute: these cannot be of a mixture."""
+    computes = isinstance(cut, Slices) and cut.parts(mesh) > 1 and TENSOR_AXES.issuperset(cut.axes)
+    return isinstance(cut, Slices) and bool(cut.blocks or cut.interleaved or computes)
 
 
 def _matrices(cut: Slices) -> str:

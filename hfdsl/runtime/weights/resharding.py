@@ -175,7 +175,7 @@ def unsendable(piece: HeldPart) -> str | None:
 
 
 def _without_tensors(values: Any) -> str:
-    """What a value is that is no dict of tensors by name, or which entry of it is no tensor."""
+    """Describe a value that is no dict of tensors by name, or its first entry that is no tensor."""
     for name, entry in values.items() if isinstance(values, Mapping) else ():
         if pieces_of({name: entry}) is None:
             return f"'{name}' of type {type(entry).__name__} instead of a tensor"
