@@ -241,7 +241,8 @@ class Interpretation(Generic[V]):
             return self.function_result(call)
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         others = [self.value(argument) for argument in (*positional, *named.values())]
-        return self.of_operation(Operation(function, call, source, others, positional, named, is_method))
+        operation = Operation(function, call, source, others, positional=positional, named=named, is_method=is_method)
+        return self.of_operation(operation)
 
     def function_result(self, call: ast.Call) -> V | None:
         """The result of a function that is none of torch."""
