@@ -391,6 +391,7 @@ def elsewhere(*parameters: Parameter, layout: Layout) -> dict[str, list[Paramete
         (broken, "raises KeyError: 'hidden_size'"),
         (lambda: {"policy": WEIGHTS}, "raises TypeError: "),  # not what the constructor takes
         (lambda *_, layout: WEIGHTS[:1], "returns [Parameter("),
+        (lambda *_, layout: {"policy": WEIGHTS[0]}, "returns Parameter("),
         (
             lambda *_, layout: {"polciy": WEIGHTS},
             "names the state 'polciy', which no method of Stating has; a method loads 'policy'",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -472,11 +472,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize("how", KINDS)
-@pytest.mark.parametrize("direct", [True, False])
-def test_weights_without_values_are_refused_before_anybody_waits(how: str, direct: bool) -> None:
+@pytest.mark.parametrize(("direct", "verifies"), [(True, False), (False, False), (True, True), (False, True)])
+def test_weights_without_values_are_refused_before_anybody_waits(how: str, direct: bool, verifies: bool) -> None:
     with sending("local", how, direct=direct) as running:
         running.step()
-        with pytest.raises(SyncError) as raised:
+        with pytest.raises(SyncError) as raised, running.verifying() if verifies else nullcontext():
             running.step()
     error = raised.value
     assert (error.code, error.role, error.parameter, error.ranks) == ("HF773", "actor", "qkv", (1,))

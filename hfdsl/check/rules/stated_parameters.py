@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfdsl.check.constructor_types import parameters as constructor_parameters
@@ -81,6 +81,9 @@ def _stated_problem(place: Placement[Any]) -> str | None:
         return f"raises {type(error).__name__}: {error}"
     if not isinstance(fact, Mapping):
         return f"returns {brief(fact)}, expected a dict with a list of parameters for each state"
+    for state, entries in fact.items():
+        if not isinstance(entries, Iterable):
+            return f"returns {brief(entries)} for '{state}', expected a list of parameters"
     return _other_state(role, [str(state) for state in fact])
 
 

@@ -34,7 +34,7 @@ from hfdsl.runtime.weights.sharded_tensors import is_part
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues
+    from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues, HeldPart
     from hfdsl.runtime.weights.exchange import ArrivingWeights
     from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
@@ -73,8 +73,8 @@ class RankDigests:
         for sync in self._synced(step, "exports"):
             held = not step.parts and hasattr(worker, "held_weights")  # by schedule, they are what is exported
             pieces = pieces_of(worker.held_weights(sync.state) if held else result)
-            if pieces is None:
-                self._taken[sync] = None
+            if pieces is None or _have_no_values(pieces):
+                self._taken[sync] = None  # what cannot be sent is an error of the sync
                 continue
             beside = exchanged and leaves and any(rank in part.senders for part in step.parts)
             places, layouts = HeldBoxes.of([step], sync.source, sync.state), self._kept_layouts(sync, exported=True)
@@ -185,6 +185,15 @@ def rank_digests(
     else:
         value = worker.state() if hasattr(worker, "state") else None
     pieces = pieces_of(value)
-    if pieces is None or value is None or (places is None and any(map(is_part, value.values()))):
+    if pieces is None or value is None or _have_no_values(pieces):
+        return None
+    if places is None and any(map(is_part, value.values())):
         return None  # nobody says where in the whole a part is
     return digests(located_pieces(pieces, places, rank), dtypes)
+
+
+def _have_no_values(pieces: Mapping[str, HeldPart]) -> bool:
+    """Whether a piece is no dense tensor of values."""
+    from hfdsl.runtime.weights.resharding import unsendable
+
+    return any(unsendable(piece) is not None for piece in pieces.values())
