@@ -21,13 +21,13 @@ more than what that reader gets: two such turns may both be of the largest size.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Literal
 
 from hfdsl.plan.buckets import BucketShare, on_their_way
 from hfdsl.plan.resharding import Schedule
 from hfdsl.protocols.boxes import Box, is_contiguous, volume
-from hfdsl.protocols.resharding import Route
+from hfdsl.protocols.resharding import Need, Route
 
 ALIGNMENT: Final = 16
 """The bytes of which every part of a message begins at a multiple, so that it can be viewed in its dtype."""
@@ -55,38 +55,71 @@ def buffer_bytes(
     >>> [buffer_bytes(schedule, "loads", contiguous) for contiguous in (["w", "b"], [])]
     [16, 4194304]
     """
-    counted = dict[tuple[int, bool, int, int], int]()
+    counted = dict[tuple[int, bool, int, int], tuple[int, ...]]()
 
-    def size(share: BucketShare) -> int:
+    def size_of(share: BucketShare, need: int | None) -> int:
         route, stays = schedule.route_of(share.parameter), share.parameter.name in contiguous
         key = id(route), stays, share.index, share.count  # parameters of a route lie alike
         if key not in counted:
             counted[key] = _buffered(route, share, side, schedule.direct_bytes if stays else None)
-        return counted[key]
+        return 0 if need is None else counted[key][need]
 
-    sizes = [sum(map(size, bucket.shares)) for bucket in schedule.buckets]
     alone = schedule.source_mesh.world_size == schedule.target_mesh.world_size == 1
-    if side == "exports" and not (broadcast or alone):
-        return 2 * max(sizes, default=0)
-    return on_their_way(sizes)
+    most = 0
+    for needs in _readers(schedule):
+        sizes = [
+            sum(size_of(share, needs[id(schedule.route_of(share.parameter))]) for share in bucket.shares)
+            for bucket in schedule.buckets
+        ]
+        in_turns = side == "exports" and not (broadcast or alone)
+        most = max(most, 2 * max(sizes, default=0) if in_turns else on_their_way(sizes))
+    return most
 
 
-def _buffered(route: Route, share: BucketShare, side: Literal["exports", "loads"], direct_bytes: int | None) -> int:
-    """The most bytes of a share for one reader that are in a buffer; all of it if no part travels by itself."""
+def _readers(schedule: Schedule) -> Iterator[Mapping[int, int | None]]:
+    """For ranks that load other sizes than each other, the number of a need in each route, or None.
+
+    With experts or stages a rank gets some parameters of a bucket. Where all ranks get as much of each parameter, there
+    is one entry for all of them.
+    """
+    need_of = [dict[int, int | None]() for _ in range(schedule.target_mesh.world_size)]
+    for route in schedule.routes:
+        first = dict[object, int]()
+        numbers = {
+            rank: first.setdefault(_sizes(need), number)
+            for number, need in enumerate(route.needs)
+            for rank in need.ranks
+        }
+        for rank, needs in enumerate(need_of):
+            needs[id(route)] = numbers.get(rank)
+    yield from {tuple(needs.values()): needs for needs in need_of}.values()
+
+
+def _sizes(need: Need) -> object:
+    """The sizes of a need that decide how much of it is in buffers: of its pieces, and of the parts they come from."""
+    pieces = tuple((_shape(piece.box), tuple(map(_shape, piece.holding.boxes))) for piece in need.received)
+    return pieces, tuple(map(_shape, need.boxes))
+
+
+def _shape(box: Box) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in box)
+
+
+def _buffered(
+    route: Route, share: BucketShare, side: Literal["exports", "loads"], direct_bytes: int | None
+) -> tuple[int, ...]:
+    """For each need the bytes of a share that are in a buffer; all of it if no part travels by itself."""
 
     def of(part: Box, held: Collection[Box]) -> int:
         size = volume(part) * route.item_bytes
         direct = direct_bytes is not None and size >= direct_bytes and is_contiguous(part, held)
         return 0 if direct else aligned(size)
 
-    return max(
-        (
-            sum(
-                of(part, need.boxes if side == "loads" else piece.holding.boxes)
-                for piece in need.received
-                if (part := share.of(piece.box)) is not None
-            )
-            for need in route.needs
-        ),
-        default=0,
+    return tuple(
+        sum(
+            of(part, need.boxes if side == "loads" else piece.holding.boxes)
+            for piece in need.received
+            if (part := share.of(piece.box)) is not None
+        )
+        for need in route.needs
     )

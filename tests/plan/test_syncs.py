@@ -15,7 +15,7 @@ from hfdsl.plan.message_memory import buffer_bytes
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.syncs import SyncTraffic
-from hfdsl.protocols.layouts import ByName, Generation, Layout, Only, Parameter, Replicas, Slices
+from hfdsl.protocols.layouts import ByName, Experts, Generation, Layout, Only, Parameter, Replicas, Slices
 from hfdsl.rl.workers.actor import FROM_FIRST
 from hfdsl.tools.plan_json import plan_as_dict
 from tests.check.prelude import B, Dispatch, Engine, Prompts, register
@@ -147,6 +147,14 @@ def test_a_sender_without_a_part_of_a_bucket_skips_it() -> None:
     turns = [[message] for bucket in schedule.messages_from(0) for message in bucket]
     allocated = sum(turn[0].transfers[0].bytes for turn in turns)
     assert buffer_bytes(schedule, "exports", []) == allocated == 3_200_000
+
+
+def test_a_rank_has_buffers_for_its_own_experts() -> None:
+    experts = [Parameter(f"experts.{number}.weight", (4, 4), "float32") for number in range(4)]
+    schedule = compile_schedule(experts, Replicas(), hf.Mesh(), Experts(4), hf.Mesh(tp=4))
+    assert schedule.received == (64,) * 4
+    assert buffer_bytes(schedule, "loads", []) == 64
+    assert buffer_bytes(schedule, "exports", []) == 2 * 64  # a turn for each of two readers
 
 
 def test_both_sides_of_a_sync_have_buffers() -> None:
