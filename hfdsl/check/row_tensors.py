@@ -65,9 +65,10 @@ VIEWS = functions("expand flatten repeat repeat_interleave reshape tile view")
 FORMS = functions("indices item squeeze tolist unsqueeze values")
 """Functions that return a statistic in another form."""
 
-First: TypeAlias = Literal["rows", "reordered", "pieces", "groups", "cut groups", "repeated groups"]
+First: TypeAlias = Literal["rows", "reordered", "pieces", "split groups", "groups", "cut groups", "repeated groups"]
 """What the first dim of a tensor are: the rows of the call, also in another order, pieces as long as it has rows for
-them, or groups of rows: whole ones, some that a plan may cut, or the whole ones all over again."""
+them, as many pieces as a group has rows, or groups of rows: whole ones, some that a plan may cut, or the whole ones all
+over again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ BodyValue: TypeAlias = RowTensor | SortedRows | Literal["statistic", "order"] | 
 """The abstract value of an expression; None if unknown."""
 
 
-Mix: TypeAlias = Literal["statistic", "cut groups", "repeated groups"]
+Mix: TypeAlias = Literal["statistic", "split groups", "cut groups", "repeated groups"]
 """What an expression computes rows from."""
 
 
@@ -206,9 +207,11 @@ class RowInterpretation(Interpretation[BodyValue]):
             return rows.reordered() if is_order else None
         if function not in REDUCTIONS | ORDERS:
             return None
-        result = reduced(rows, function, positional, operation.named)
+        result = reduced(rows, operation)
         if isinstance(result, RowTensor) and rows.first == "cut groups":
             self.mixed.append(Mixed(operation.node, "cut groups"))
+        if rows.first == "split groups" and function in REDUCTIONS and reduced_dims(operation) in ((0,), (-2,)):
+            self.mixed.append(Mixed(operation.node, "split groups"))
         if result == "statistic" and function in REORDERINGS:
             return rows.reordered()
         if result == "statistic" and function == "sort" and rows.dims == 1:
@@ -263,8 +266,10 @@ class RowInterpretation(Interpretation[BodyValue]):
                 return None if whole is None else RowTensor(2, "groups" if whole else "cut groups")
             return RowTensor(len(sizes))
         if function in ("view", "reshape") and shape == [False, True]:
-            is_count = not isinstance(sizes[0], ast.Name) or sizes[0].id == self.group.parameter
-            return RowTensor(2, "pieces") if is_count and rows.dims == 1 else None
+            count = self.number(sizes[0])
+            if rows.dims != 1 or (count is None and isinstance(sizes[0], ast.Name)):
+                return None
+            return RowTensor(2, "split groups" if count == self.group.size > 1 else "pieces")
         if in_groups and rows.dims == 2 and (function == "flatten" or shape == [True]):
             return RowTensor(1)
         is_one = [isinstance(size, ast.Constant) and size.value == 1 for size in sizes]
@@ -298,21 +303,33 @@ def _set_in_part(value: BodyValue) -> BodyValue:
     return value
 
 
-def reduced(
-    rows: RowTensor, function: str, positional: Sequence[ast.expr], named: Mapping[str | None, ast.expr]
-) -> BodyValue:
+def reduced(rows: RowTensor, operation: Operation[BodyValue]) -> BodyValue:
     """A reduction or an order of rows: a statistic if it goes over the first dim, rows if it goes over others."""
-    place = 1 if function in DIM_IS_SECOND else 0
-    dim_argument = named.get("dim", named.get("dims", positional[place] if len(positional) > place else None))
-    if function in REDUCTIONS and (dim_argument is None or rows.first == "pieces"):
+    function, dims = operation.function, reduced_dims(operation)
+    if function in REDUCTIONS and (dims is None or rows.first in ("pieces", "split groups")):
         return "statistic"
-    dims = dim_numbers(dim_argument) if dim_argument is not None else (-1,)
+    dims = (-1,) if dims is None else dims
     if not dims or (rows.dims is None and min(dims) < 0):
         return None
     if not {0, -(rows.dims or 0)}.isdisjoint(dims):
         return "statistic"
-    keeps_dims = function in ORDERS or "keepdim" in named or len(positional) > place + 1
+    keeps_dims = (
+        function in ORDERS or "keepdim" in operation.named or len(operation.positional) > _dim_place(function) + 1
+    )
     return RowTensor(rows.dims if keeps_dims or rows.dims is None else rows.dims - len(dims), rows.first)
+
+
+def reduced_dims(operation: Operation[BodyValue]) -> tuple[int, ...] | None:
+    """The dims of a reduction or an order: None if it names none, and no number if they are not literals."""
+    named, place = operation.named, _dim_place(operation.function)
+    positional = operation.positional[place] if len(operation.positional) > place else None
+    argument = named.get("dim", named.get("dims", positional))
+    return None if argument is None else dim_numbers(argument)
+
+
+def _dim_place(function: str) -> int:
+    """The place of the dim among the arguments of a function."""
+    return 1 if function in DIM_IS_SECOND else 0
 
 
 def dim_numbers(argument: ast.expr) -> tuple[int, ...]:

@@ -218,6 +218,86 @@ def test_groups_in_turn_are_wrong_of_all_rows_too(tmp_path: Path) -> None:
         assert module.by_function.check(dims={module.B: 8}).codes == codes
 
 
+SPLIT = (
+    "y - y.view(TWO, -1).mean(0).repeat(2)",
+    "(y.view(2, -1) - y.view(2, -1).amax(0)).flatten()",
+    "(y.reshape(n, -1) / (torch.std(y.reshape(n, -1), dim=-2) + 1)).flatten()",
+    "(y.view(n, -1) - 2 * y.view(n, -1).max(0, keepdim=True).values).flatten()",
+    "less_the_mean(y.view(n, -1)).flatten()",
+)
+KEPT = (
+    "(y.view(-1, n) - y.view(-1, TWO).mean(1, keepdim=True)).flatten()",
+    "(y.view(n, -1) * 2).flatten()",
+    "y - y.view(-1, n).amax(1).repeat_interleave(n)",
+)
+OF_ALL = (
+    "(y.view(3, -1) - y.view(3, -1).mean(0)).flatten()",
+    "(y.view(2, -1) - y.view(2, -1).mean(1, keepdim=True)).flatten()",
+    "y - y.mean()",
+)
+"""Bodies that compute something of each group, other than by rows of different ones, and of all rows."""
+
+REPEATED = """
+from __future__ import annotations
+import torch
+import hfdsl as hf
+
+TWO = 2
+
+def less_the_mean(values):
+    return values - values.mean(0)
+
+class B(hf.Dim): ...
+
+class Result(hf.Batch):
+    y: hf.f32[B]
+
+class Judge(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def judged(self, result: Result) -> Result:
+        raise NotImplementedError
+
+@hf.function(rows={rows})
+def computed(result: Result, *, n: int) -> Result:
+    y = result.y.tensor
+    return Result(y={expression})
+
+@hf.dataflow
+def directly(result: Result) -> Result:
+    return computed(result, n=2)
+
+@hf.dataflow
+def repeated(result: Result, judge: Judge, *, times: int = 2) -> Result:
+    return computed(judge.judged(hf.repeat(result, times)), n=2)
+"""
+
+
+def splits_groups(module: Any) -> bool:
+    """Whether another order of the groups is more than another order of their results."""
+    rows, order = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 0, 2, 5, 4, 3])
+    values, ordered = (module.directly(module.Result(y=y.flatten())).y.tensor for y in (rows, rows[order]))
+    return not torch.allclose(values.view(6, 2)[order].flatten(), ordered)
+
+
+@pytest.mark.parametrize("rows", ["hf.Whole", "hf.Grouped(TWO)", 'hf.GroupedBy("n")'])
+@pytest.mark.parametrize("expression", [*SPLIT, *KEPT])
+def test_rows_of_different_groups_are_no_group(tmp_path: Path, expression: str, rows: str) -> None:
+    module = loaded(tmp_path, REPEATED.format(expression=expression, rows=rows))
+    assert splits_groups(module) is (expression in SPLIT)
+    [*findings] = module.repeated.check(dims={module.B: 6}).findings
+    assert [finding.code for finding in findings] == ["HF338"] * (expression in SPLIT)
+    assert all("rows of different groups" in finding.message for finding in findings)
+
+
+@pytest.mark.parametrize("expression", [*SPLIT, *OF_ALL])
+def test_groups_of_a_function_of_all_rows_are_known_where_they_are_repeated(tmp_path: Path, expression: str) -> None:
+    module = loaded(tmp_path, REPEATED.format(expression=expression, rows="hf.Whole"))
+    assert module.repeated.check(dims={module.B: 6}).codes == (("HF338",) if expression in SPLIT else ())
+    assert module.repeated.given(times=1).check(dims={module.B: 6}).codes == ()
+    assert module.repeated.given(times=4).check(dims={module.B: 6}).codes == ()
+    assert module.directly.check(dims={module.B: 6}).codes == ()
+
+
 def test_what_is_not_followed_is_not_reported(tmp_path: Path) -> None:
     for expression in ("y - len(tokens)", "y - sum(y)", "y - y[0]", "y - y[y > 0].mean()", "y.view(-1, 0).sum(1)"):
         module = program(tmp_path, expression)
