@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl import bool_, f32
+from hfdsl import bool_, f32, i64
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.rl import masked as formulas
 from hfdsl.rl.advantages import discounted_returns
@@ -383,6 +383,132 @@ class Learner(hf.Worker):
 @hf.dataflow
 def other_dims(responses: Responses, learner: Learner) -> ActorMetrics:
     return learner.learn(of_dims_of_its_own(responses))
+
+
+class Own(hf.Dim):
+    """Tokens of responses, in records of the user's."""
+
+
+class OwnResponses(hf.Batch):
+    ids: i64[B, P]
+    log_probs: f32[B, Own]
+
+
+class Written(OwnResponses):
+    response_mask: bool_[B, Own]
+
+
+class Masks(hf.Batch):
+    completion_mask: bool_[B, Own]
+
+
+class Unpadded(OwnResponses):
+    response_mask: bool_[B, P]
+
+
+class OwnRewards(hf.Batch):
+    reward: f32[B, Own]
+
+
+class OwnPolicy(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def write(self, prompts: Scores) -> Written:
+        raise NotImplementedError
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def write_to_the_end(self, prompts: Scores) -> Written:
+        every = torch.ones(len(prompts.score.tensor), 4, dtype=torch.bool)
+        return Written(ids=every.long(), log_probs=every.float(), response_mask=every)
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def learn(self, rewards: OwnRewards) -> ActorMetrics:
+        raise NotImplementedError
+
+
+@hf.function
+def at_the_end(responses: Written, scores: Scores) -> OwnRewards:
+    rewards = torch.zeros_like(responses.log_probs.tensor)
+    rewards[:, -1] += scores.score.tensor
+    return OwnRewards(reward=rewards)
+
+
+@hf.function
+def after_another_mask(responses: Written, masks: Masks, scores: Scores) -> OwnRewards:
+    rewards = 0.1 * responses.log_probs.tensor * masks.completion_mask.tensor
+    rewards[:, -1] -= scores.score.tensor
+    return OwnRewards(reward=rewards)
+
+
+@hf.function
+def in_a_mask_of_its_own(mask: bool_[B, Own], action_mask: bool_[B, Own], scores: Scores) -> OwnRewards:
+    rewards = torch.zeros(mask.tensor.shape)
+    rewards[:, -1] = scores.score.tensor * 2
+    return OwnRewards(reward=rewards)
+
+
+@hf.function
+def where_it_ends(responses: Written, scores: Scores) -> OwnRewards:
+    return OwnRewards(reward=token_rewards(scores.score.tensor, responses.response_mask.tensor))
+
+
+@hf.function
+def if_it_was_cut(responses: Written, scores: Scores) -> OwnRewards:
+    rewards = torch.zeros_like(responses.log_probs.tensor)
+    rewards[:, -1] += scores.score.tensor * responses.response_mask.tensor[:, -1]
+    return OwnRewards(reward=rewards)
+
+
+@hf.function
+def without_a_mask(responses: OwnResponses, scores: Scores) -> OwnRewards:
+    rewards = torch.zeros_like(responses.log_probs.tensor)
+    rewards[:, -1] += scores.score.tensor
+    return OwnRewards(reward=rewards)
+
+
+@hf.function
+def beside_a_mask_of_prompts(responses: Unpadded, scores: Scores) -> OwnRewards:
+    rewards = torch.zeros_like(responses.log_probs.tensor)
+    rewards[:, -1] += scores.score.tensor
+    return OwnRewards(reward=rewards)
+
+
+@hf.function(rows=hf.Whole)
+def less_a_mean(responses: Written, scores: Scores) -> OwnRewards:
+    """Statistics over padding are reported of the ready dims alone."""
+    return OwnRewards(reward=responses.log_probs.tensor - responses.log_probs.tensor.mean())
+
+
+def own_codes(function: Any, *, to_the_end: bool = False) -> tuple[str, ...]:
+    @hf.dataflow
+    def own(prompts: Scores, other: Unpadded, masks: Masks, policy: OwnPolicy) -> ActorMetrics:
+        written = policy.write_to_the_end(prompts) if to_the_end else policy.write(prompts)
+        if function is after_another_mask:
+            return policy.learn(after_another_mask(written, masks, prompts))
+        if function is in_a_mask_of_its_own:
+            return policy.learn(in_a_mask_of_its_own(masks.completion_mask, written.response_mask, prompts))
+        return policy.learn(function(other if function is beside_a_mask_of_prompts else written, prompts))
+
+    return tuple(code for code in own.check(None, {B: 8, P: 4, Own: 4}).codes if code == "HF355")
+
+
+@pytest.mark.parametrize(
+    "function", [at_the_end, after_another_mask, in_a_mask_of_its_own], ids=lambda function: function.__name__
+)
+def test_a_mask_says_that_dims_of_the_users_have_padding(function: Any) -> None:
+    assert own_codes(function) == ("HF355",)
+    assert own_codes(function, to_the_end=True) == ()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [where_it_ends, if_it_was_cut, without_a_mask, beside_a_mask_of_prompts, less_a_mean],
+    ids=lambda function: function.__name__,
+)
+def test_numbers_in_dims_of_the_users(function: Any) -> None:
+    assert own_codes(function) == ()
 
 
 @hf.dataflow

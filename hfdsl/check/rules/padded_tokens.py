@@ -8,7 +8,8 @@ A worked example, a function on the ready records, whose responses are padded on
     whitened(gains, torch.ones_like(gains))                            and here: a mask of ones
 
 Nothing fails, since padding has numbers, too. The dim ``hfdsl.rl.batches.R`` says that there is padding, and a mask
-where; of a dim of the user's nothing is known. The rule evaluates the statements that run in every call on tensors of
+where; of a dim of the user's a mask of responses says so, of which a score in the last column is enough. The rule
+evaluates the statements that run in every call on tensors of
 tokens, and gives up where a mask may have had a part: a sum of masked tokens, a mean of those that a mask picks and a
 number for the responses that fill the last column are meant. So is a mean or a spread alone: the one may be a sum over
 a fixed length, the other a metric. Columns that bodies of the user's make are followed only if each token has its own
@@ -20,11 +21,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from hfdsl.check.bodies import definition_of
 from hfdsl.check.context import Context
@@ -43,6 +44,7 @@ from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType
 from hfdsl.graph.spans import definition_span
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dims import Size
 from hfdsl.types.dtypes import Bool
 
 FORMULAS = "hfdsl.rl."
@@ -50,6 +52,9 @@ FORMULAS = "hfdsl.rl."
 
 OF_EACH_TOKEN = frozenset({"engine_log_probs", "log_probs", "ref_log_probs", "values"})
 """The columns of ready records that never repeat one number for all tokens of a response, in any role."""
+
+MASKS = re.compile(r"(.*_)?(actions?|answers?|completions?|generated|outputs?|responses?)_mask")
+"""The names of columns that say which tokens of a padded response are there."""
 
 SCORES = re.compile(r"(.*_)?(costs?|rewards?|scores?)")
 """The names of numbers that every response has, be it cut or not."""
@@ -107,6 +112,8 @@ class Mistake(NamedTuple):
     label: str
     effect: str
     advice: str
+    at_end: bool = False
+    """Whether it is a number in the last column."""
 
 
 def padding_is_no_token(context: Context) -> Iterator[Finding]:
@@ -114,7 +121,8 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
     seen, graph = set[object](), context.program.graph
     for node, signature in graph.bodies if not graph.misuses else ():
         body = signature.body
-        if body in seen or signature.is_ready_made or hasattr(body, "__wrapped__") or not any(_padded(signature)):
+        ready, masked = _padded_widths(_columns(signature))
+        if body in seen or signature.is_ready_made or hasattr(body, "__wrapped__") or not ready | masked:
             continue
         seen.add(body)
         definition, update = definition_of(body), next(updates_after(graph, node), None)
@@ -122,7 +130,9 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
             continue
         repeated = _repeated_columns(context.program, node)
         parts = may_get_a_part(node, signature)
-        mistake = next(iter(_Body(signature, definition, repeated, parts=parts).completed().mistakes), None)
+        of_ready = _Body(signature, definition, repeated, ready, parts=parts).completed().mistakes
+        of_masked = _Body(signature, definition, repeated, masked, parts=parts).completed().mistakes
+        mistake = next(iter([*of_ready, *(found for found in of_masked if found.at_end)]), None)
         if mistake is not None:
             if any(_samples_full_responses(sampler) for _, sampler in graph.bodies):
                 return
@@ -136,23 +146,45 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
             )
 
 
-def _padded(signature: Signature) -> Iterator[tuple[str, ColumnSpec]]:
-    """The columns of responses with padding that a body takes, each as the body names it."""
+def _columns(signature: Signature) -> Iterator[tuple[str, ColumnSpec]]:
+    """The dense columns of two dims that a body takes, each as the body names it."""
     for port in signature.ports:
         if isinstance(port.type, RecordType):
-            for column, spec in schema(port.type.record).fields.items():
-                if _is_padded(spec) and isinstance(spec, ColumnSpec):
-                    yield f"{port.name}.{column}", spec
-        elif _is_padded(port.type) and isinstance(port.type, ColumnSpec):
+            yield from ((f"{port.name}.{column}", spec) for column, spec in _record_columns(port.type))
+        elif _has_width(port.type):
             yield port.name, port.type
+
+
+def _record_columns(kind: RecordType) -> Iterator[tuple[str, ColumnSpec]]:
+    return ((column, spec) for column, spec in schema(kind.record).fields.items() if _has_width(spec))
+
+
+def _has_width(spec: object) -> TypeGuard[ColumnSpec]:
+    return isinstance(spec, ColumnSpec) and not spec.ragged and len(spec.dims) == 2
+
+
+def _padded_widths(columns: Iterable[tuple[str, ColumnSpec]]) -> tuple[frozenset[Size], frozenset[Size]]:
+    """The second dims of responses with padding: that of the ready records, and those of the user's with a mask."""
+    ready, masked = set[Size](), set[Size]()
+    for path, spec in columns:
+        width = spec.dims[1]
+        if [(getattr(dim, "__module__", ""), getattr(dim, "__name__", "")) for dim in width.atoms] == [
+            (VOCABULARY, "R")
+        ]:
+            ready.add(width)
+        elif _is_mask(spec) and MASKS.fullmatch(path.rpartition(".")[2]):
+            masked.add(width)
+    return frozenset(ready), frozenset(masked)
 
 
 def _samples_full_responses(signature: Signature) -> bool:
     """Whether a body of the user's that takes no responses may return a mask of ones for those that it makes."""
     kind = signature.returns
-    if signature.is_ready_made or not isinstance(kind, RecordType) or any(_padded(signature)):
+    if signature.is_ready_made or not isinstance(kind, RecordType) or any(_padded_widths(_columns(signature))):
         return False
-    makes_mask = any(_is_mask(spec) and _is_padded(spec) for spec in schema(kind.record).fields.values())
+    columns = [*_record_columns(kind)]
+    padded = frozenset[Size]().union(*_padded_widths(columns))
+    makes_mask = any(_is_mask(spec) and spec.dims[1] in padded for _, spec in columns)
     definition = definition_of(signature.body) if makes_mask else None
     calls = (call for call in ast.walk(definition) if isinstance(call, ast.Call)) if definition is not None else ()
     return any(call_name(call).rpartition(".")[2] in ONES_MAKERS for call in calls)
@@ -170,15 +202,6 @@ def _repeated_columns(program: Program, node: Node) -> frozenset[str]:
     return frozenset(repeated)
 
 
-def _is_padded(spec: object) -> bool:
-    """Whether a column has the dim of the ready records that counts the tokens of responses and their padding."""
-    if not isinstance(spec, ColumnSpec) or spec.ragged or len(spec.dims) != 2:
-        return False
-    return [(getattr(dim, "__module__", ""), getattr(dim, "__name__", "")) for dim in spec.dims[1].atoms] == [
-        (VOCABULARY, "R")
-    ]
-
-
 def _is_mask(spec: object) -> bool:
     return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, Bool)
 
@@ -186,13 +209,21 @@ def _is_mask(spec: object) -> bool:
 class _Body(Interpretation[TokenValue]):
     """The interpretation of a body on tokens.
 
-    Of the columns ``repeated`` nothing is known. ``parts``: a plan may give it some of the rows, so that a statistic of
-    all rows is HF338.
+    Of the columns ``repeated`` nothing is known. Columns whose second dim is one of ``padded`` have padding. ``parts``:
+    a plan may give it some of the rows, so that a statistic of all rows is HF338.
     """
 
-    def __init__(self, signature: Signature, definition: Function, repeated: AbstractSet[str], *, parts: bool) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        definition: Function,
+        repeated: AbstractSet[str],
+        padded: AbstractSet[Size],
+        *,
+        parts: bool,
+    ) -> None:
         super().__init__(signature.body, definition, RowGroups.of(signature), ports_of(signature))
-        self.signature, self.repeated, self.parts = signature, repeated, parts
+        self.signature, self.repeated, self.padded, self.parts = signature, repeated, padded, parts
         self.names |= {name: 1.0 for name, kind in self.ports.items() if isinstance(kind, StaticType)}
         self.names |= dict.fromkeys(self.uncertain)
         self.mistakes = list[Mistake]()
@@ -226,7 +257,9 @@ class _Body(Interpretation[TokenValue]):
                 "shorter response gets it"
             )
             advice = "hfdsl.rl.rewards.token_rewards(scores, mask) puts a score at the last token of each response"
-            self.mistakes.append(Mistake(part, "goes to padding in every shorter response", effect, advice))
+            self.mistakes.append(
+                Mistake(part, "goes to padding in every shorter response", effect, advice, at_end=True)
+            )
         self.names[name] = TokenTensor(masked=True) if isinstance(tensor, TokenTensor) else None
 
     def check_returned(self, columns: Sequence[ast.keyword]) -> None:
@@ -235,14 +268,18 @@ class _Body(Interpretation[TokenValue]):
         fields = schema(kind.record).fields if isinstance(kind, RecordType) else {}
         for column in columns:
             spec, value = fields.get(column.arg or ""), self.value(column.value)
-            if _is_mask(spec) and _is_padded(spec) and isinstance(value, TokenTensor) and value.ones:
+            if _is_mask(spec) and self.is_padded(spec) and isinstance(value, TokenTensor) and value.ones:
                 effect = f"returns a '{column.arg}' of ones, so padding counts as tokens"
                 self.mistakes.append(Mistake(column.value, ONES, effect, self.mask_advice))
+
+    def is_padded(self, spec: object) -> bool:
+        """Whether a column has a number for each token of responses and for their padding."""
+        return _has_width(spec) and spec.dims[1] in self.padded
 
     @property
     def mask_advice(self) -> str:
         """The mask that a body takes, or has to take."""
-        masks = [name for name, spec in _padded(self.signature) if _is_mask(spec)]
+        masks = [name for name, spec in _columns(self.signature) if self.is_padded(spec) and _is_mask(spec)]
         return f"write {masks[0]}.tensor" if masks else "take the response_mask of the responses, too"
 
     def value(self, node: ast.expr) -> TokenValue:
@@ -256,7 +293,7 @@ class _Body(Interpretation[TokenValue]):
 
     def of_column(self, spec: ColumnSpec, path: str) -> TokenValue:
         """A number for each token, or for each response."""
-        if _is_padded(spec):
+        if self.is_padded(spec):
             return None if path in self.repeated else TokenTensor(masked=_is_mask(spec))
         return PerResponse(masked=not SCORES.fullmatch(path.rpartition(".")[2])) if len(spec.dims) == 1 else None
 
