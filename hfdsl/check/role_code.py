@@ -98,11 +98,15 @@ def code_of(role: type) -> RoleCode:
     """The code of a role's class."""
     reader = _Reader()
     reader.read_class(role)
-    functions = dict[str, tuple[ReadFunction, ...]]()
-    for function in reader.functions:
-        name = function.definition.name
-        functions[name] = (*functions.get(name, ()), function)
-    return RoleCode(functions, reader.is_whole)
+    return reader.code()
+
+
+@lru_cache(maxsize=256)
+def code_of_function(function: FunctionType) -> RoleCode:
+    """The code of a function of a dataflow."""
+    reader = _Reader()
+    reader.read(function)
+    return reader.code()
 
 
 def is_plain(value: object, depth: int = 0) -> bool:
@@ -129,6 +133,14 @@ class _Reader:
     def __init__(self) -> None:
         self.functions, self.names, self.is_whole = list[ReadFunction](), set[str](), True
         self._seen = set[object]()
+
+    def code(self) -> RoleCode:
+        """All that has been read."""
+        functions = dict[str, tuple[ReadFunction, ...]]()
+        for function in self.functions:
+            name = function.definition.name
+            functions[name] = (*functions.get(name, ()), function)
+        return RoleCode(functions, self.is_whole)
 
     def read_class(self, read: type) -> None:
         """Read the methods of a class and of its bases."""
