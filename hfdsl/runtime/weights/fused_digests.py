@@ -32,7 +32,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton  # pyright: ignore[reportMissingImports] - torch brings it where it supports CUDA
@@ -79,7 +79,7 @@ def _add_words(  # type: ignore[no-untyped-def]
         tl.atomic_add(totals + part, tl.sum(tl.sum(values * factors, 1), 0), sem="relaxed")
 
 
-_kernel = triton.jit(_add_words, do_not_specialize=["count", "tiles"])
+_kernel: Any = triton.jit(do_not_specialize=["count", "tiles"])(_add_words)  # a launch is not typed as the kernel is
 
 STEP_GRAIN: Final = 4
 """The granularity of bisection steps, so that a few compiled kernels serve any number of parts."""
