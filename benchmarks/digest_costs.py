@@ -60,7 +60,7 @@ def as_on_a_gpu(kernel: Any) -> Iterator[None]:
 def _fused_digests() -> Any:
     """The module with the kernel, which is not compiled where Triton is not installed."""
     triton, language = ModuleType("triton"), ModuleType("triton.language")
-    triton.__dict__.update(jit=lambda body, **options: body, language=language)
+    triton.__dict__.update(jit=lambda **options: lambda body: body, language=language)
     language.__dict__.update(constexpr=int)
     stand_ins = {} if find_spec("triton") else {"triton": triton, "triton.language": language}
     sys.modules.update(stand_ins)
