@@ -41,10 +41,10 @@ RESETS: Final = frozenset({"clear", "copy_", "fill_", "load_state_dict", "zero_"
 """Methods after which nothing is left of an old value."""
 
 LOGS: Final = frozenset({"debug", "info", "log", "print", "warning", "write"})
-"""Functions that tell a value to people."""
+"""Functions that print or log a value."""
 
 CLOCKS: Final = frozenset({"monotonic", "perf_counter", "time"})
-"""Functions of a clock: seconds that add up are for people, too."""
+"""Functions of a clock: sums of seconds are for logs, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ def methods_of(kind: type) -> Mapping[str, ReadFunction]:
 
 def reached(methods: Mapping[str, ReadFunction], names: Iterable[str]) -> list[ReadFunction]:
     """Methods, and those that they call by ``self``."""
-    waiting, found = [*names], dict[str, ReadFunction]()
+    waiting, reached_methods = [*names], dict[str, ReadFunction]()
     while waiting:
         name = waiting.pop()
-        if name in methods and name not in found:
-            found[name] = methods[name]
+        if name in methods and name not in reached_methods:
+            reached_methods[name] = methods[name]
             waiting += mentioned(methods[name].definition)
-    return [*found.values()]
+    return [*reached_methods.values()]
 
 
 def mentioned(code: ast.AST) -> list[str]:
@@ -89,13 +89,13 @@ def kept_changes(kind: type, called: Sequence[str], *, depth: int = 1) -> Iterat
     methods = methods_of(kind)
     running = [method for name, method in methods.items() if name not in ("__init__", "state", "load_state")]
     built = _constructed(methods)
-    found = dict[str, KeptChange]()
+    changes = dict[str, KeptChange]()
     for method in reached(methods, called):
         if method.definition.name == "__init__" or method.module.partition(".")[0] == "hfdsl":
             continue
         for attribute, place in _changes(method, built, depth):
-            found.setdefault(attribute, KeptChange(attribute, place, method))
-    for attribute, change in found.items():
+            changes.setdefault(attribute, KeptChange(attribute, place, method))
+    for attribute, change in changes.items():
         if not any(_resets(method.definition, attribute) for method in running) and (
             _learns(built.get(attribute)) or any(_reads(method.definition, attribute) for method in running)
         ):
@@ -265,7 +265,7 @@ def _is_stored(node: ast.AST) -> bool:
 
 
 def _reads(definition: ast.AST, attribute: str) -> bool:
-    """Whether a method reads an attribute, other than to change it, to test it, or to tell it to people."""
+    """Whether a method reads an attribute, other than to change, test or log it."""
 
     def reads(code: ast.AST) -> bool:
         match code:
@@ -282,7 +282,7 @@ def _reads(definition: ast.AST, attribute: str) -> bool:
         return any(map(reads, ast.iter_child_nodes(code)))
 
     def _acts(body: Sequence[ast.stmt]) -> bool:
-        """Whether a branch does more than set the attribute or tell people."""
+        """Whether a branch does more than set the attribute or log something."""
         return not all(
             (
                 isinstance(statement, ast.Expr)

@@ -234,7 +234,7 @@ class _Reader:
 
 @lru_cache(maxsize=256)
 def _is_installed(package: str) -> bool:
-    """Whether a package is one of other people: installed, or of Python itself."""
+    """Whether a package is not the user's own code: installed, or of Python itself."""
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return package in sys.stdlib_module_names or "site-packages" in file or "dist-packages" in file
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.check.loading import loaded
 
 MODULE = """
 import functools
@@ -133,19 +133,7 @@ UNKNOWN = (
 
 
 def program(folder: Path, constructor: str, body: str, protocol: str = "DP_PROTO") -> Any:
-    name = f"replicas_{abs(hash((constructor, body, protocol)))}"
-    file = folder / f"{name}.py"
-    file.write_text(MODULE.format(constructor=constructor, body=body, protocol=protocol), "utf-8")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        module.step.trace()
-        module.averaging.trace()
-    return module
+    return loaded(folder, MODULE.format(constructor=constructor, body=body, protocol=protocol))
 
 
 def placed(module: Any, mesh: Any, *arguments: Any) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.check.loading import loaded
 
 MODULE = """
 import hfdsl as hf
@@ -145,18 +145,7 @@ RIGHT = {
 
 
 def program(folder: Path, constructor: str, body: str) -> Any:
-    name = f"steps_{abs(hash((constructor, body)))}"
-    file = folder / f"{name}.py"
-    file.write_text(MODULE.format(constructor=constructor, body=textwrap.indent(body, " " * 8)), "utf-8")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        module.step.trace()
-    return module
+    return loaded(folder, MODULE.format(constructor=constructor, body=textwrap.indent(body, " " * 8)))
 
 
 @functools.cache

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.check.loading import loaded
 
 MODULE = """
 import collections
@@ -173,24 +173,12 @@ KEPT = {
 
 
 def program(folder: Path, constructor: str, body: str, methods: str) -> Any:
-    name = f"kept_{abs(hash((constructor, body, methods)))}"
-    file = folder / f"{name}.py"
     text = MODULE.format(
         constructor=textwrap.indent(constructor, " " * 8),
         body=textwrap.indent(body, " " * 8),
         methods=textwrap.indent(methods, " " * 4),
     )
-    file.write_text(text, "utf-8")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
-        module.step.trace()
-        module.alone.trace()
-    return module
+    return loaded(folder, text)
 
 
 def deployment(module: Any) -> Any:

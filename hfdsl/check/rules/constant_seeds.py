@@ -101,10 +101,10 @@ def steps_draw_other_numbers(context: Context) -> Iterator[Finding]:
         else:
             code = code_of_function(signature.body)
         for function in code.functions.get(signature.body.__name__, ())[:1]:
-            found = _repeated_draw(_Calls(code).of(function), of_tokens=node.id in samplers)
-            if found is not None and found[0].place not in seen:
-                seen.add(found[0].place)
-                yield _finding(node, update, *found)
+            repeated = _repeated_draw(_Calls(code).of(function), of_tokens=node.id in samplers)
+            if repeated is not None and repeated[0].place not in seen:
+                seen.add(repeated[0].place)
+                yield _finding(node, update, *repeated)
 
 
 def _finding(node: Node, update: Node, seed: StreamSeed, draw: StreamDraw) -> Finding:
@@ -166,7 +166,7 @@ class _Calls:
             constant = _is_constant(function, call)
             callee = self.callee(function, call)
             if callee is not None:
-                inner = _in_words_of(call, callee, _Calls(self.code, self.depth - 1).of(callee))
+                inner = _named_by_caller(call, callee, _Calls(self.code, self.depth - 1).of(callee))
                 seeds, constant = [event for event in inner.events if isinstance(event, StreamSeed)], True
                 events += [event for event in inner.events if call in certain or isinstance(event, StreamDraw)]
                 others |= inner.others
@@ -189,7 +189,7 @@ class _Calls:
         return candidates[0] if len(candidates) == 1 and self.depth and candidates[0] is not function else None
 
 
-def _in_words_of(call: ast.Call, callee: ReadFunction, inner: Streams) -> Streams:
+def _named_by_caller(call: ast.Call, callee: ReadFunction, inner: Streams) -> Streams:
     """The streams of a function as its caller names them: what is passed or returned; others are its own."""
     arguments = [argument.arg for argument in callee.definition.args.args if argument.arg != "self"]
     names = {name: ast.unparse(value) for name, value in zip(arguments, call.args, strict=False)}
@@ -220,22 +220,22 @@ def _draws(function: ReadFunction, call: ast.Call) -> Iterator[StreamDraw]:
     """The stream that a call draws from, if it does."""
     path = function.path(call.func)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else path.rpartition(".")[2]
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     package = path.partition(".")[0]
     if package in ("numpy", "random") and path in (f"random.{name}", f"numpy.random.{name}") and name in OTHER_DRAWS:
         yield StreamDraw(package, name, call, function)
     elif isinstance(call.func, ast.Attribute) and name in OTHER_DRAWS and package != "torch":
         yield StreamDraw(ast.unparse(call.func.value), name, call, function)
-    if name in DRAWS and "generator" in given:
-        yield StreamDraw(ast.unparse(given["generator"]), name, call, function)
-    elif _draws_from_torch(function, name, package, given):
+    if name in DRAWS and "generator" in keywords:
+        yield StreamDraw(ast.unparse(keywords["generator"]), name, call, function)
+    elif _draws_from_torch(function, name, package, keywords):
         yield StreamDraw("torch", name, call, function)
 
 
-def _draws_from_torch(function: ReadFunction, name: str, package: str, given: Mapping[str | None, ast.expr]) -> bool:
+def _draws_from_torch(function: ReadFunction, name: str, package: str, keywords: Mapping[str | None, ast.expr]) -> bool:
     """Whether a call draws from the global stream of torch: a function, a method of a tensor, or one of chances."""
     if name == "generate":
-        return isinstance(flag := given.get("do_sample"), ast.Constant) and flag.value is True
+        return isinstance(flag := keywords.get("do_sample"), ast.Constant) and flag.value is True
     if name in ("rsample", "sample"):
         return package != "random" and "distributions" in function.names
     return name in DRAWS and (package == "torch" or name.endswith("_") or name in CHOICES)
