@@ -14,13 +14,16 @@ generated; else a lag of 4 would seem faster than its engine. Without a queue th
 is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue, where
 each has the engine and the GPU for itself, and of the GPU's utilization meanwhile (``benchmarks.queues.utilization``),
 which is printed behind the times. It is the mean of many steps. A call without samples counts as one that keeps the GPU
-busy. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where weights are in
-flight: a stream begins with lag + 1 calls at once, and until the first weights arrive all of their tokens have the same
-version. So the engine has sampled this many tokens in this time, and a call occupies it for as long as it takes to
-sample the tokens of one. That is right whether calls share the engine or wait for their rows to be admitted, and it
-leaves out the end of the stream, where the engine has few rows. The first stream only warms up vLLM, and the results
-before those that are measured give the number, or its seconds where no row without a queue comes before. The reward
-takes no time, and every row trains with the same columns.
+busy. Under MPS kernels of two processes run side by side, so that they share the GPU less than their utilization says.
+So if there is a run with a lag of 1 between calls, as in ``--runs 10:none 10:1 10:4flight``, later rows are predicted
+from it: there all calls of the actor run beside ``generate``, and if they take 1.2 times as long as alone, its
+utilization is 0.2. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where
+weights are in flight: a stream begins with lag + 1 calls at once, and until the first weights arrive all of their
+tokens have the same version. So the engine has sampled this many tokens in this time, and a call occupies it for as
+long as it takes to sample the tokens of one. That is right whether calls share the engine or wait for their rows to be
+admitted, and it leaves out the end of the stream, where the engine has few rows. The first stream only warms up vLLM,
+and the results before those that are measured give the number, or its seconds where no row without a queue comes
+before. The reward takes no time, and every row trains with the same columns.
 """
 
 from __future__ import annotations
@@ -195,6 +198,14 @@ class Measured:
     calls: Mapping[str, RecordedSeconds]
     occupied: float = 0.0
 
+    def utilization(self, alone: Measured) -> float:
+        """The utilization of ``GENERATE`` beside which the actor's calls take as long as they do here."""
+        beside, by_themselves = (
+            sum(mean(times.seconds) for name, times in run.calls.items() if name.startswith("actor."))
+            for run in (self, alone)
+        )
+        return min(1.0, max(0.0, beside / by_themselves - 1))
+
 
 def deployment(args: argparse.Namespace, *, in_flight: bool, calls: int) -> hf.Deployment:
     """The roles on their GPUs; an engine that takes weights in flight samples so many calls at once."""
@@ -260,10 +271,10 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
             calls_sampled = first_tokens(oldest[:at_once]) / case.rows / mean(lengths[:at_once])
             occupied = seconds_before_load(read_trace(trace.read_text())) / calls_sampled
     seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
-    calls = dict[str, RecordedSeconds]()
+    steps = timelines[case.before : case.before + count]
+    calls = recorded_seconds(running.plan, steps)
     if case.lag is None:
-        calls = recorded_seconds(running.plan, timelines[case.before :])
-        for name, utilization in utilization_of_calls(sampler.samples, timelines[case.before :]).items():
+        for name, utilization in utilization_of_calls(sampler.samples, steps).items():
             calls[name] = replace(calls[name], utilization=utilization)
     tokens = case.rows * sum(measured_lengths) / count / seconds
     return Measured(seconds, tokens, calls, occupied)
@@ -288,6 +299,7 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
     runs = [run.partition(":")[::2] for run in args.runs if args.gpus != "shared" or run.endswith(":none")]
     cases = [Case(rows, int(tail), *queue_of(queue)) for rows in args.rows for tail, queue in runs]
     synchronous: dict[tuple[int, int], Measured] = {}
+    generate_utilization: dict[tuple[int, int], float] = {}
     for in_flight, group in groupby(cases, key=lambda case: case.in_flight):
         of_kind = list(group)
         calls = max((case.lag or 0) + 1 for case in of_kind) if in_flight else 1
@@ -305,20 +317,32 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
                 result = measured(launched if plan is first else launched.also(plan), case, args)
                 if case.lag is None:
                     base = synchronous.setdefault((case.rows, case.tail), result)
-                yield row(case, plan, result, base, args)
+                yield row(case, plan, result, base, generate_utilization.get((case.rows, case.tail)), args)
+                if base is not None and args.gpus == "one" and case.lag == 1 and not case.in_flight:
+                    generate_utilization[case.rows, case.tail] = result.utilization(base)
 
 
 def row(
-    case: Case, plan: CompiledPlan, result: Measured, base: Measured | None, args: argparse.Namespace
+    case: Case,
+    plan: CompiledPlan,
+    result: Measured,
+    base: Measured | None,
+    utilization: float | None,
+    args: argparse.Namespace,
 ) -> Mapping[str, object]:
-    """What is printed of a case, beside the one without a queue if that was measured."""
+    """What is printed of a case, beside the one without a queue if that was measured.
+
+    It is predicted from a ``utilization`` of ``GENERATE`` if that is known from another case.
+    """
     ratio = predicted = off = ""
     engine = f"{result.occupied:.2f} s" if result.occupied else ""
     if base is not None:
         at_once = (case.lag or 0) + 1
         count, calls = PREDICTED * at_once, dict(base.calls)
+        if utilization is not None:
+            calls[GENERATE] = replace(calls[GENERATE], utilization=utilization)
         if result.occupied:
-            generate = base.calls[GENERATE]
+            generate = calls[GENERATE]
             share = min(1.0, result.occupied / mean(generate.seconds))
             calls[GENERATE] = replace(generate, engine_utilization=share)
             engine = f"{share:.0%}"
@@ -337,8 +361,10 @@ def row(
         "predicted": predicted,
         "off by": off,
         "of the engine": engine,
+        "of the GPU": "" if utilization is None else f"{utilization:.0%}",
         "calls, s (GPU)": ", ".join(
-            f"{name} {of_each_step(calls)} ({calls.utilization:.0%})" for name, calls in result.calls.items()
+            f"{name} {of_each_step(calls)}" + (f" ({calls.utilization:.0%})" if case.lag is None else "")
+            for name, calls in result.calls.items()
         ),
     }
 

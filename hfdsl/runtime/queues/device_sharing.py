@@ -25,8 +25,9 @@ a network the probability of a set has the terms above, however long phases are 
 is what they sum to (Baskett, Chandy, Muntz, Palacios: Open, Closed, and Mixed Networks of Queues with Different Classes
 of Customers, 1975). The throughput of a customer is the ratio of the two sums.
 
-What this leaves out: kernels of several processes side by side (MPS), which makes calls faster than predicted, and the
-cost of a change between them.
+What this leaves out: the cost of a change between processes, and kernels of several processes side by side (MPS). There
+a process slows others down less than its share of time with kernels says, so its utilization is measured by a pair: a
+call of utilization 1 takes 1 + utilization times as long beside it, by the formula above.
 """
 
 from __future__ import annotations
