@@ -55,6 +55,30 @@ def buffer_bytes(
     >>> [buffer_bytes(schedule, "loads", contiguous) for contiguous in (["w", "b"], [])]
     [16, 4194304]
     """
+    alone = schedule.source_mesh.world_size == schedule.target_mesh.world_size == 1
+    in_turns = side == "exports" and not (broadcast or alone)
+    return max(
+        2 * max(sizes, default=0) if in_turns else on_their_way(sizes)
+        for sizes in _bucket_sizes(schedule, side, contiguous)
+    )
+
+
+def largest_bucket(schedule: Schedule) -> int:
+    """The most bytes of a bucket in a buffer with all of its parts, of the rank that gets most of it.
+
+    >>> from hfdsl.plan.resharding import compile_schedule
+    >>> from hfdsl.protocols.layouts import Parameter, Replicas
+    >>> from hfdsl.protocols.mesh import Mesh
+    >>> largest_bucket(compile_schedule([Parameter("w", (20, 2))], Replicas(), Mesh(), Replicas(), Mesh()))
+    80
+    """
+    return max((size for sizes in _bucket_sizes(schedule, "loads", ()) for size in sizes), default=0)
+
+
+def _bucket_sizes(
+    schedule: Schedule, side: Literal["exports", "loads"], contiguous: Collection[str]
+) -> Iterator[list[int]]:
+    """The bytes of each bucket in buffers, for ranks that load other sizes than each other."""
     counted = dict[tuple[int, bool, int, int], tuple[int, ...]]()
 
     def size_of(share: BucketShare, need: int | None) -> int:
@@ -64,16 +88,11 @@ def buffer_bytes(
             counted[key] = _buffered(route, share, side, schedule.direct_bytes if stays else None)
         return 0 if need is None else counted[key][need]
 
-    alone = schedule.source_mesh.world_size == schedule.target_mesh.world_size == 1
-    most = 0
     for needs in _readers(schedule):
-        sizes = [
+        yield [
             sum(size_of(share, needs[id(schedule.route_of(share.parameter))]) for share in bucket.shares)
             for bucket in schedule.buckets
         ]
-        in_turns = side == "exports" and not (broadcast or alone)
-        most = max(most, 2 * max(sizes, default=0) if in_turns else on_their_way(sizes))
-    return most
 
 
 def _readers(schedule: Schedule) -> Iterator[Mapping[int, int | None]]:

@@ -16,7 +16,8 @@ from operator import add
 
 from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
 from hfdsl.errors import HfError
-from hfdsl.plan.message_memory import buffer_bytes
+from hfdsl.plan.delta_memory import delta_bytes
+from hfdsl.plan.message_memory import buffer_bytes, largest_bucket
 from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
@@ -128,8 +129,9 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
         deltas = by_bucket and scheduled is not None and scheduled.deltas
         peak, leaving = max(map(add, schedule.needed, schedule.received) if at_once else schedule.peak), 0
         if deltas:
-            leaving = 2 * (peak - max(schedule.needed))  # changes take the memory of as much again
-            peak = max(schedule.needed) + leaving
+            largest = largest_bucket(schedule)
+            leaving = delta_bytes(largest, "exports")
+            peak = max(schedule.needed) + delta_bytes(largest, "loads")
         elif by_bucket:
             leaving, arriving = _buffers(sync, schedule, together)
             peak = max(schedule.needed) + arriving

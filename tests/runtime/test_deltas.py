@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from hfdsl.plan.delta_memory import BLOCK_WORDS
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas
-from hfdsl.runtime.weights import deltas
+from hfdsl.runtime.weights import changed_words
 from tests.runtime import resharding_programs as p
 from tests.runtime import test_exchange as exchanges
 
@@ -31,24 +32,19 @@ Ranks = list[dict[str, torch.Tensor]]
 
 @given(st.data())
 def test_what_was_sent_turns_the_old_words_into_the_new_ones(data: st.DataObject) -> None:
-    block = data.draw(st.sampled_from([4, 16, 2**16]))
-    size = 4 * data.draw(st.integers(1, 20_000 if block > 16 else 25))
+    size = BLOCK_WORDS * data.draw(st.integers(1, 5))
     draw = np.random.default_rng(data.draw(st.integers(0, 99)))
     last = draw.integers(-(2**15), 2**15, size, dtype=np.int16)
-    now = np.where(draw.random(size) < data.draw(st.sampled_from([0.0, 0.01, 0.2, 0.3, 1.0])), ~last, last)
-    content = torch.from_numpy(last.view(np.uint8).copy())
-    window = max(block, data.draw(st.sampled_from([64, 2**21])))
-    with mock.patch.multiple(deltas, BLOCK=block, WINDOW=window):
-        count, sent = deltas.changes(torch.from_numpy(now.view(np.uint8)), content)
-        changed = int((now != last).sum())
-        if (now != last).reshape(-1, 4).any(1).mean() > 0.5:
-            assert count == deltas.ALL_WORDS
-            assert np.array_equal(sent.numpy(), now.view(np.uint8))
-            return
-        assert count == changed
-        assert len(sent) == deltas.sent_bytes(count, 2 * size) == 4 * (changed + -(-size // block))
-        deltas.apply(count, sent, content)
-    assert np.array_equal(content.numpy().view(np.int16), now)
+    share = data.draw(st.sampled_from([0.0, 1e-5, 0.01, 0.3, 1.0]))
+    now = np.where(draw.random(size) < share, ~last, last)
+    differs, content = now != last, torch.from_numpy(last.copy())
+    with mock.patch.object(changed_words, "WINDOW_WORDS", data.draw(st.sampled_from([1, 2, 256])) * BLOCK_WORDS):
+        by_block = changed_words.changed_by_block(torch.from_numpy(now), content)
+        assert by_block.tolist() == differs.reshape(-1, BLOCK_WORDS).sum(1).tolist()
+        sent = changed_words.changed_words(torch.from_numpy(now), content, int(differs.sum()))
+    assert sent.nbytes == 4 * differs.sum()
+    changed_words.write_changed(by_block, sent, content)
+    assert np.array_equal(content.numpy(), now)
 
 
 # -- exchanges
@@ -82,14 +78,14 @@ def test_every_rank_has_all_elements_after_every_sync(data: st.DataObject) -> No
 def disturb(event: str, got: Ranks, sync: ScheduledSync, draw: np.random.Generator) -> None:
     """Do to either side what may happen between two syncs."""
     rank = got[draw.integers(len(got))]
-    sent: list[Any] = [kept for key, kept in sync.kept.items() if key[0] == "sent"]
+    sent: list[Any] = [kept for key, kept in sync.kept.items() if key[0] == "sent parts"]
     for part in rank.values():
         if event == "restart":
             part.fill_(-1)
         if event == "element" and part.numel():
             part.view(-1)[draw.integers(part.numel())] += 1
     if event == "lost copy" and sent:
-        sync.kept.pop(next(key for key in sync.kept if key[0] == "sent"))
+        sync.kept.pop(next(key for key in sync.kept if key[0] == "sent parts"))
     if event == "older copy" and sent:
         for part in sent[draw.integers(len(sent))]._parts.values():
             part.add_(1)

@@ -98,8 +98,8 @@ class Links:
 class Communicator:
     """The end of a rank of the group."""
 
-    def __init__(self, links: Links, rank: int, size: int) -> None:
-        self.links, self.me, self.size, self.sent = links, rank, size, 0
+    def __init__(self, links: Links, rank: int, size: int, device: str = "cpu") -> None:
+        self.links, self.me, self.size, self.device, self.sent = links, rank, size, device, 0
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Work:
         with self.links.lock:
@@ -142,7 +142,7 @@ class Remote(Arriving):
 
     @property
     def device(self) -> str:
-        return "cpu"
+        return self.communicator.device
 
     def receive(
         self,
@@ -152,7 +152,7 @@ class Remote(Arriving):
         held: HeldParts | None,
         write: exchange.Write,
     ) -> None:
-        exchange.receive(sync, rank, self.communicator, "cpu", held, write)
+        exchange.receive(sync, rank, self.communicator, self.device, held, write)
 
 
 class Keeper:
@@ -172,9 +172,10 @@ def exchanged(
     sources: Sequence[Mapping[str, Any]],
     targets: Sequence[Mapping[str, Any]],
     last: int | None = None,
+    device: str = "cpu",
 ) -> tuple[Links, list[Exception]]:
     """All ranks of both sides go through an exchange, into the memory of the targets."""
-    links, errors, _ = kept(sync, sources, targets, last)
+    links, errors, _ = kept(sync, sources, targets, last, device)
     return links, errors
 
 
@@ -183,6 +184,7 @@ def kept(
     sources: Sequence[Mapping[str, Any]],
     targets: Sequence[Mapping[str, Any]],
     last: int | None = None,
+    device: str = "cpu",
 ) -> tuple[Links, list[Exception], list[Keeper]]:
     """The same, with the roles that keep the memory of the targets."""
     links, errors, size = Links(last, [*sources, *targets]), list[Exception](), len(sync.senders) + len(targets)
@@ -192,10 +194,10 @@ def kept(
         columns = dict(exported([sync], rank, sources[rank], "actor.weights"))
         exports = [value for value in columns.values() if isinstance(value, Exported)]
         if exports:
-            exchange.send(exports, Communicator(links, sync.senders.index(rank), size), "cpu")
+            exchange.send(exports, Communicator(links, sync.senders.index(rank), size), device)
 
     def load(rank: int) -> None:
-        communicator = Communicator(links, len(sync.senders) + rank, size)
+        communicator = Communicator(links, len(sync.senders) + rank, size, device)
         peers = {source: Remote(communicator) for source in sync.schedule.sources[rank]}
         arriving = ArrivingWeights(sync, rank, peers, "engine.load")
         arriving.load(keepers[rank], lambda weights: None, in_place=True)

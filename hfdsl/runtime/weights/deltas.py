@@ -1,186 +1,244 @@
 """The exchange of a sync that sends only the elements that have changed (``Optimize.deltas``), for slow links.
 
-A worked example. A trainer has sent a message of ten words of 16 bits, and has a copy of it; an engine has loaded it::
+A worked example. A trainer sent a message of ten words of 16 bits and has a copy of it; an engine has loaded it::
 
     sent last        3 5 7 9 2 4 6 8 1 0
     now              3 5 1 9 2 4 0 8 1 0       2 words have changed, those at 2 and 6
 
-    engine           digest of its words                     to the trainer
-    trainer          2, the number of changed words          to the engine
-                     2 by block, places 2 6, words 1 0
+    engine           digests of its messages               to the trainer
+    trainer          2, the changed words by block         to the engine, for all messages together
+                     places 2 6, words 1 0                 a message
 
-A word takes 4 bytes: its place within a block of 65,536 words, and its new value. With the number of changed words of
-each block, 2 % of changed words are 4 % of the bytes. Changes are found in eight bytes at a time, and then in the words
-of those; if more than half of them have any, all words are sent. That is 16 % of the words if these are spread evenly.
+A changed word takes 4 bytes: its place within a block of 65,536 words, and its new value (``changed_words``). A message
+in which more than an eighth of the words has changed is sent whole, and one without changes is not sent at all.
 
 Why it is right. *The bits are those of all words*: an engine has the words that have not changed, since its digest is
 that of the trainer's copy. Neither side has to know which version the other one has. An engine that was restarted, has
 loaded a checkpoint or missed a sync has other words and another digest, or the trainer has no copy, and all words are
-sent. *Nobody waits forever*: digests go in the order of senders, and of the readers of each; then the messages go in
-the order of ``exchange``, as two messages each. Every rank goes through its own in this order and waits for each, so of
-all that have not arrived the first one does.
+sent. *Nobody waits forever*: first every reader sends its digests to its senders in order, and a sender receives those
+of its readers in order; then the numbers of changed words go the other way, in the same orders; then the messages go in
+the order of ``exchange``, those alone that have changes. Every rank goes through its own in this order, so of all that
+have not arrived the first one does.
 
-The copy is made once all has been sent, on the device of the weights, of the parts that this rank sends. A part that
-goes to several readers is in it once. If the exchange fails there is none.
+A GPU is waited for once for all messages, when the numbers of changed words are known, and once per window in which
+changes are then found. Its memory is planned (``plan.delta_memory``). The copy is made once all has been sent, on the
+device of the weights, of the parts that this rank sends. A part that goes to several readers is in it once. If the
+exchange fails there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
 
 import torch
 
+from hfdsl.plan.delta_memory import BLOCK_WORDS, MOST_CHANGED, blocks
 from hfdsl.plan.resharding import WeightMessage
+from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box
-from hfdsl.runtime.digests import HeldPart, digests
-from hfdsl.runtime.weights.messages import BufferedMessage, HeldParts, MessageTurns, pack, with_all_parts
+from hfdsl.runtime.copying import copy_all
+from hfdsl.runtime.digests import BegunDigests, HeldPart
+from hfdsl.runtime.weights.changed_words import changed_by_block, changed_words, write_changed
+from hfdsl.runtime.weights.messages import (
+    AHEAD,
+    BufferedMessage,
+    HeldParts,
+    MessageTurns,
+    PartViews,
+    WholeMessages,
+    kept_views,
+)
 from hfdsl.runtime.weights.operations import ExchangeGroup
 from hfdsl.runtime.weights.resharding import LocalWeights
 
-BLOCK: Final = 2**16
-"""The words of a block, whose places have 16 bits."""
-
-TOGETHER: Final = 4
-"""The words that are compared at once."""
-
-WINDOW: Final = 2**21
-"""The words whose changes are found at once, which takes up to eight times their memory; a multiple of a block."""
-
 ALL_WORDS: Final = -1
-"""Instead of the number of changed words: the message has all of its words."""
+"""Instead of the number of changed words in its first block: the message has all of its words."""
+
+DIGEST_WORDS: Final = 2048
+"""The words of a message that its digest reads as a row; they divide a block."""
 
 
-# -- a message ---------------------------------------------------------------------------------------------------------
-
-
-def changes(now: torch.Tensor, last: torch.Tensor) -> tuple[int, torch.Tensor]:
-    """The changed words between two contents u8[8 * N] of a message: their number and its bytes, or all of ``now``.
-
-    >>> now = torch.zeros(32, dtype=torch.uint8)
-    >>> now[4] = 7
-    >>> count, sent = changes(now, torch.zeros(32, dtype=torch.uint8))
-    >>> count, sent.tolist()
-    (1, [1, 0, 0, 0, 2, 0, 7, 0])
-    """
-    words, differs = _words(now), now.view(torch.int64) != last.view(torch.int64)
-    if 2 * int(differs.count_nonzero()) > len(differs):
-        return ALL_WORDS, now
-    windows = zip(words.split(WINDOW), _words(last).split(WINDOW), differs.split(WINDOW // TOGETHER), strict=True)
-    in_blocks, places, values = zip(*(_changes_of(*window) for window in windows), strict=True)
-    sent = torch.cat([part.view(torch.uint8) for part in (*in_blocks, *places, *values)])
-    return sum(map(len, places)), sent
-
-
-def _changes_of(
-    words: torch.Tensor, last: torch.Tensor, differs: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The changed words of a window: their numbers by block, their places in these, and their values."""
-    groups = differs.nonzero()
-    changed = words.view(-1, TOGETHER)[groups[:, 0]] != last.view(-1, TOGETHER)[groups[:, 0]]
-    places = (groups * TOGETHER + torch.arange(TOGETHER, device=words.device))[changed]
-    in_blocks = torch.bincount(places // BLOCK, minlength=_blocks(len(words))).to(torch.int32)
-    return in_blocks, (places % BLOCK).to(torch.int16), words[places]
-
-
-def sent_bytes(count: int, size: int) -> int:
-    """The bytes of a message of ``size`` bytes in which so many words have changed.
-
-    >>> sent_bytes(1, 32)
-    8
-    """
-    return 4 * (_blocks(size // 2) + count)
-
-
-def apply(count: int, sent: torch.Tensor, content: torch.Tensor) -> None:
-    """Write changed words into the content u8[8 * N] of a message, which has all others.
-
-    >>> content = torch.zeros(32, dtype=torch.uint8)
-    >>> apply(1, torch.tensor([1, 0, 0, 0, 2, 0, 7, 0], dtype=torch.uint8), content)
-    >>> content[:6].tolist()
-    [0, 0, 0, 0, 7, 0]
-    """
-    words = _words(content)
-    blocks = _blocks(len(words))
-    in_blocks, places, values = sent.split([4 * blocks, 2 * count, 2 * count])
-    starts = torch.arange(0, blocks * BLOCK, BLOCK, device=sent.device)
-    starts = starts.repeat_interleave(in_blocks.view(torch.int32), output_size=count)
-    words[starts + _words(places).to(torch.int64) % BLOCK] = _words(values)  # a place above 32,767 is negative there
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def _words(content: torch.Tensor) -> torch.Tensor:
     return content.view(torch.int16)
 
 
-def _blocks(words: int) -> int:
-    return -(-words // BLOCK)
+def _take(
+    sync: ScheduledSync, use: str, rank: int, turns: MessageTurns, device: str, views: PartViews | None = None
+) -> WholeMessages:
+    """The messages of a rank, with memory; ``_give`` keeps them after a successful exchange."""
+    whole: WholeMessages | None = sync.kept.pop(("whole", use, rank), None)
+    if whole is None or whole.views is not views:
+        whole = WholeMessages(turns, device, views, padded=2 * BLOCK_WORDS)
+    whole.memory.allocate()
+    return whole
 
 
-def digest(content: torch.Tensor) -> int:
-    """The digest of a message, as 64 bits with a sign."""
-    [single] = digests([("", HeldPart(_words(content)))])
-    return single.value - 2**64 if single.value >= 2**63 else single.value
+def _give(sync: ScheduledSync, use: str, rank: int, whole: WholeMessages) -> None:
+    """Free the memory, and keep the rest."""
+    whole.memory.free()
+    sync.kept["whole", use, rank] = whole
+
+
+class MessageDigests:
+    """The digests of messages, which are read one after another and waited for together."""
+
+    def __init__(self) -> None:
+        self._begun = BegunDigests()
+
+    def add(self, content: torch.Tensor) -> None:
+        """Read the content of a message, whose memory the next one may use."""
+        read = content if content.is_cuda else content.clone()  # an array of a tensor fixes the size of its memory
+        self._begun.add([("", HeldPart(_words(read).view(-1, DIGEST_WORDS)))])
+
+    def values(self) -> list[int]:
+        """The digests in order, as 64 bits with a sign."""
+        return [value - 2**64 if value >= 2**63 else value for value in self._begun.values().values]
+
+
+def _counts(by_block: Sequence[torch.Tensor]) -> list[int]:
+    """The number of changed words of each message, or ``ALL_WORDS``; waits once."""
+    if not by_block:
+        return []
+    on_host = torch.cat([*by_block]).cpu().split([*map(len, by_block)])
+    return [ALL_WORDS if ALL_WORDS in counts[:1] else int(counts.sum()) for counts in on_host]
 
 
 # -- sending -----------------------------------------------------------------------------------------------------------
 
 
 class SentParts:
-    """A copy of the parts that a rank has sent last."""
+    """A copy of the parts that a rank sent last."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: WholeMessages) -> None:
         self._parts: dict[tuple[str, Box], torch.Tensor] = {}
+        self._by_message: list[Mapping[int, torch.Tensor]] = []
+        self._new: list[Mapping[int, torch.Tensor]] = []  # those that no message before it has
+        for message in whole.messages:
+            transfers = enumerate(message.message.transfers)
+            keys = {at: (transfer.parameter.name, transfer.box) for at, transfer in transfers}
+            new = {at: torch.empty_like(message.parts[at]) for at, key in keys.items() if key not in self._parts}
+            self._parts |= {keys[at]: part for at, part in new.items()}
+            self._by_message.append({at: self._parts[key] for at, key in keys.items()})
+            self._new.append(new)
 
-    def pack(self, message: BufferedMessage) -> bool:
-        """Write the parts of a message into its buffer; whether all of them are there."""
-        for at, part in message.parts.items():
-            transfer = message.message.transfers[at]
-            sent = self._parts.get((transfer.parameter.name, transfer.box))
-            if sent is None:
-                return False
-            part.copy_(sent)
-        return True
+    def pack(self, message: BufferedMessage) -> None:
+        """Write the parts of a message into its buffer."""
+        parts = self._by_message[message.number]
+        copy_all([*message.parts.values()], [parts[at] for at in message.parts])
 
-    def keep(self, sent: Iterable[WeightMessage], held: LocalWeights) -> None:
-        """Copy the parts of messages, from where the rank still has them."""
-        for message in sent:
-            for transfer in message.transfers:
-                key = transfer.parameter.name, transfer.box
-                if key not in self._parts:
-                    shape, dtype = [stop - start for start, stop in transfer.box], transfer.parameter.dtype
-                    self._parts[key] = torch.empty(shape, dtype=getattr(torch, dtype), device=held.device)
-                held.copy_into(self._parts[key], transfer.parameter, transfer.box)
+    def keep(self, whole: WholeMessages, views: PartViews, held: LocalWeights) -> None:
+        """Copy the parts of all messages from where the rank has them."""
+        for message, parts in zip(whole.messages, self._new, strict=True):
+            views.pack(replace(message, parts=parts, copies=None), held)
+
+
+class ChangedMessages:
+    """The messages of a source as they are now, and as it sent them last."""
+
+    def __init__(self, sync: ScheduledSync, turns: MessageTurns, held: LocalWeights, device: str) -> None:
+        self.sync, self.held, self.device = sync, held, device
+        self.views = kept_views(sync, "exports", held, turns)
+        self.now = _take(sync, "exports", held.rank, turns, device, self.views)
+        self.then = _take(sync, "sent", held.rank, turns, device)
+        self.last: SentParts | None = sync.kept.pop(("sent parts", held.rank), None)
+
+    def content(self, number: int) -> torch.Tensor:
+        """A message as it is now."""
+        content, message = self.now.cleared(number)
+        self.views.pack(message, self.held)
+        return content
+
+    def content_then(self, number: int, last: SentParts) -> torch.Tensor:
+        """A message as it was sent last."""
+        content, message = self.then.cleared(number)
+        last.pack(message)
+        return content
+
+    def compared(self) -> tuple[list[torch.Tensor], list[int | None]]:
+        """The changed words of each message by block, and its digest as it was sent last; without a copy neither."""
+        counts = [*map(blocks, self.now.sizes)]
+        by_block = [*torch.full((sum(counts),), ALL_WORDS, dtype=torch.int32, device=self.device).split(counts)]
+        if self.last is None:
+            return by_block, [None] * len(by_block)
+        digests = MessageDigests()
+        for number, changed in enumerate(by_block):
+            then = self.content_then(number, self.last)
+            digests.add(then)
+            changed.copy_(changed_by_block(_words(self.content(number)), _words(then)))
+        return by_block, [*digests.values()]
+
+    def sent(self, number: int, count: int) -> torch.Tensor:
+        """The bytes of a message's changed words, of which there are so many, or of all of its words."""
+        content = self.content(number)
+        if count == ALL_WORDS or self.last is None:
+            return content[: self.now.sizes[number]]
+        return changed_words(_words(content), _words(self.content_then(number, self.last)), count).view(torch.uint8)
+
+    def keep(self) -> None:
+        """Copy what has been sent, and free all other memory."""
+        last = self.last or SentParts(self.now)
+        last.keep(self.now, self.views, self.held)
+        self.sync.kept["sent parts", self.held.rank] = last
+        _give(self.sync, "exports", self.held.rank, self.now)
+        _give(self.sync, "sent", self.held.rank, self.then)
 
 
 def send_changes(group: ExchangeGroup, turns: MessageTurns, held: LocalWeights, device: str) -> None:
     """Take part in an exchange as a source that sends these messages."""
-    kept, sent = group.sync.kept, [message for turn in turns for message in turn]
-    last: SentParts = kept.pop(("sent", held.rank), None) or SentParts()
-    known = _known_digests(group, sent, device)
-    for number, message in enumerate(sent):
-        content, now = with_all_parts(message, number, device)
-        pack(now, held)
-        count, parts = ALL_WORDS, content
-        content_then, then = with_all_parts(message, number, device)
-        if last.pack(then) and {digest(content_then)} == known[number]:
-            count, parts = changes(content, content_then)
-        for flat in (torch.tensor([count], device=device), parts):
-            group.send(message, flat).wait()
-    last.keep(sent, held)
-    kept["sent", held.rank] = last
+    outgoing = ChangedMessages(group.sync, turns, held, device)
+    messages = [message for turn in turns for message in turn]
+    by_block, digests = outgoing.compared()
+    numbers_of = _readers(group.sync, messages)
+    known = _reader_digests(group, numbers_of, device)
+    counts = _counts(by_block)
+    for number, count in enumerate(counts):
+        too_many = MOST_CHANGED * count > BLOCK_WORDS * len(by_block[number])
+        if too_many or any(value != digests[number] for value in known[number]):
+            counts[number] = ALL_WORDS
+            by_block[number].fill_(ALL_WORDS)
+    headers = [range(len(messages))] if group.sync.broadcast else numbers_of.values()
+    for numbers in headers:
+        group.send(messages[numbers[0]], torch.cat([by_block[number] for number in numbers])).wait()
+    leaving = deque[tuple[Any, torch.Tensor]]()
+    for number, message in enumerate(messages):
+        if counts[number]:
+            if len(leaving) == AHEAD:
+                leaving.popleft()[0].wait()
+            sent = outgoing.sent(number, counts[number])
+            leaving.append((group.send(message, sent), sent))
+            if counts[number] == ALL_WORDS:  # it is in the memory of the next message
+                leaving.pop()[0].wait()
+    for work, _ in leaving:
+        work.wait()
+    outgoing.keep()
 
 
-def _known_digests(group: ExchangeGroup, sent: Sequence[WeightMessage], device: str) -> Mapping[int, set[int]]:
+def _readers(sync: ScheduledSync, messages: Sequence[WeightMessage]) -> Mapping[int, Sequence[int]]:
+    """The numbers of the messages that each target rank gets, in order of ranks."""
+    targets = range(sync.schedule.target_mesh.world_size) if sync.broadcast else {sent.target for sent in messages}
+    return {
+        target: [number for number, sent in enumerate(messages) if sync.broadcast or sent.target == target]
+        for target in sorted(targets)
+    }
+
+
+def _reader_digests(
+    group: ExchangeGroup, numbers_of: Mapping[int, Sequence[int]], device: str
+) -> Mapping[int, Sequence[int]]:
     """The digests of each message that its readers have."""
-    sync = group.sync
-    targets = range(sync.schedule.target_mesh.world_size) if sync.broadcast else {message.target for message in sent}
-    known: dict[int, set[int]] = {number: set() for number in range(len(sent))}
-    for target in sorted(targets):
-        numbers = [number for number, message in enumerate(sent) if sync.broadcast or message.target == target]
+    known = defaultdict[int, list[int]](list)
+    for target, numbers in numbers_of.items():
         values = torch.empty(len(numbers), dtype=torch.int64, device=device)
         group.receive_from_target(target, values).wait()
         for number, value in zip(numbers, values.tolist(), strict=True):
-            known[number].add(value)
+            known[number].append(value)
     return known
 
 
@@ -190,30 +248,64 @@ def _known_digests(group: ExchangeGroup, sent: Sequence[WeightMessage], device: 
 def receive_changes(
     group: ExchangeGroup, rank: int, device: str, held: HeldParts | None, write: Callable[[BufferedMessage], None]
 ) -> None:
-    """Take part in an exchange as a target rank; if it does not say what it has ``held``, all words arrive."""
-    expected = [message for turn in group.sync.schedule.messages_to(rank) for message in turn]
-    values = [digest(_content(message, number, held, device)[0]) for number, message in enumerate(expected)]
-    for source in sorted({message.source for message in expected}):
-        own = [value for value, message in zip(values, expected, strict=True) if message.source == source]
-        group.send_to_source(source, torch.tensor(own, device=device)).wait()
-    for number, message in enumerate(expected):
-        content, buffered = _content(message, number, held, device)
-        count = torch.empty(1, dtype=torch.int64, device=device)
-        group.receive(message, count).wait()
-        if int(count) == ALL_WORDS:
-            group.receive(message, content).wait()
-        else:
-            sent = torch.empty(sent_bytes(int(count), len(content)), dtype=torch.uint8, device=device)
-            group.receive(message, sent).wait()
-            apply(int(count), sent, content)
-        write(buffered)
+    """Take part in an exchange as a target rank; if it does not say what it has ``held``, it has zeros."""
+    sync, views = group.sync, None if held is None else held.views
+    turns = sync.schedule.messages_to(rank)
+    messages = [message for turn in turns for message in turn]
+    whole = _take(sync, "loads", rank, turns, device, views)
+
+    def packed(number: int) -> tuple[torch.Tensor, BufferedMessage]:
+        """A message as the rank has it."""
+        content, message = whole.cleared(number)
+        if held is not None:
+            held.views.pack(message, held.held)
+        return content, message
+
+    digests = MessageDigests()
+    for number in range(len(messages)):
+        digests.add(packed(number)[0])
+    by_block = _agreed(group, messages, digests.values(), whole.sizes, device)
+    counts, arriving = _counts(by_block), deque[tuple[Any, torch.Tensor]]()
+    expected = iter([number for number, count in enumerate(counts) if count])
+
+    def expect(number: int) -> None:
+        size = whole.sizes[number] if counts[number] == ALL_WORDS else 4 * counts[number]
+        flat = torch.empty(size, dtype=torch.uint8, device=device)
+        arriving.append((group.receive(messages[number], flat), flat))
+
+    for number in islice(expected, AHEAD):
+        expect(number)
+    for number, count in enumerate(counts):
+        content, message = packed(number)
+        if count:
+            work, flat = arriving.popleft()
+            work.wait()
+            if count == ALL_WORDS:
+                content[: len(flat)] = flat
+            else:
+                write_changed(by_block[number], _words(flat), _words(content))
+            del flat  # before the memory of the next
+            for later in islice(expected, 1):
+                expect(later)
+        write(message)
+    if device == "cuda":
+        torch.cuda.current_stream().synchronize()  # what has been submitted may wait for a sender that is lost
+    _give(sync, "loads", rank, whole)
 
 
-def _content(
-    message: WeightMessage, number: int, held: HeldParts | None, device: str
-) -> tuple[torch.Tensor, BufferedMessage]:
-    """The content of a message as a rank has it."""
-    content, buffered = with_all_parts(message, number, device)
-    if held is not None:
-        held.views.pack(buffered, held.held)
-    return content, buffered
+def _agreed(
+    group: ExchangeGroup, messages: Sequence[WeightMessage], digests: Sequence[int], sizes: Sequence[int], device: str
+) -> list[torch.Tensor]:
+    """Send the digests of a rank's messages to their sources, and receive the changed words of each by block."""
+    numbers_of: dict[int, list[int]] = {source: [] for source in sorted({message.source for message in messages})}
+    for number, message in enumerate(messages):
+        numbers_of[message.source].append(number)
+    for source, numbers in numbers_of.items():
+        group.send_to_source(source, torch.tensor([digests[number] for number in numbers], device=device)).wait()
+    by_block = dict[int, torch.Tensor]()
+    for numbers in numbers_of.values():
+        counts = [blocks(sizes[number]) for number in numbers]
+        header = torch.empty(sum(counts), dtype=torch.int32, device=device)
+        group.receive(messages[numbers[0]], header).wait()
+        by_block |= zip(numbers, header.split(counts), strict=True)
+    return [by_block[number] for number in range(len(messages))]

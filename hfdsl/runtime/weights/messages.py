@@ -183,13 +183,27 @@ class _Room:
         )
 
 
-def with_all_parts(
-    message: WeightMessage, number: int, device: torch.device | str
-) -> tuple[torch.Tensor, BufferedMessage]:
-    """A message with all of its parts in memory of its own, and that memory u8[N], which is 0 between the parts."""
-    room = _Room.of(message, number, frozenset())
-    content = torch.zeros(room.bytes, dtype=torch.uint8, device=device)
-    return content, room.buffered(content, None)
+class WholeMessages:
+    """One buffer u8[N] for each of a rank's messages in turn, in which a message has all of its parts.
+
+    A message is ``padded`` in the buffer to a multiple of so many bytes, with zeros, as it is between its parts.
+    """
+
+    def __init__(
+        self, turns: MessageTurns, device: torch.device | str, views: PartViews | None = None, *, padded: int
+    ) -> None:
+        self.views = views
+        messages = [message for turn in turns for message in turn]
+        rooms = [_Room.of(message, number, frozenset()) for number, message in enumerate(messages)]
+        self.sizes = [room.bytes for room in rooms]
+        self._padded = [-(-size // padded) * padded for size in self.sizes]
+        self._buffer = torch.empty(max(self._padded, default=0), dtype=torch.uint8, device=device)
+        self.messages = [room.buffered(self._buffer, views) for room in rooms]
+        self.memory = EmptyTensors([self._buffer])
+
+    def cleared(self, number: int) -> tuple[torch.Tensor, BufferedMessage]:
+        """The bytes of a message, which are zeros until its parts are packed."""
+        return self._buffer[: self._padded[number]].zero_(), self.messages[number]
 
 
 def pack(message: BufferedMessage, held: LocalWeights) -> None:
@@ -238,7 +252,8 @@ class PartViews:
             copy_all(parts, [*map(held.tensor, places)])
         views = self._messages[message.number]
         for at in views.computed:
-            held.computed(views.parts[at]).copy_into(message.parts[at])
+            if at in message.parts:
+                held.computed(views.parts[at]).copy_into(message.parts[at])
 
     def unpack(self, message: BufferedMessage, held: LocalWeights) -> None:
         """Write a message's buffered parts to where the rank holds them; its other parts have arrived there."""
