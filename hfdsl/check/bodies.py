@@ -12,14 +12,14 @@ formula there refuses is refused before launch::
 from __future__ import annotations
 
 import ast
-import builtins
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final
 
+from hfdsl.check.names import imported_names, local_names, parameter_names, value_of
 from hfdsl.check.sources import Function, definition_at
 from hfdsl.graph.spans import definition_span
 
@@ -74,8 +74,7 @@ def columns_read(body: Callable[..., Any]) -> Mapping[str, frozenset[str]]:
                 names[name] += 1
             case ast.Attribute(ast.Name(name), column):
                 attributes.setdefault(name, []).append(column)
-    parameters = [argument.arg for argument in ast.walk(definition.args) if isinstance(argument, ast.arg)]
-    read = {name: attributes.get(name, []) for name in parameters}
+    read = {name: attributes.get(name, []) for name in parameter_names(definition)}
     return {name: frozenset(columns) for name, columns in read.items() if names[name] == len(columns)}
 
 
@@ -92,43 +91,22 @@ def callee(body: Callable[..., Any], definition: Function, call: ast.Call) -> Fu
     return value if isinstance(value, FunctionType) else None
 
 
-def _resolve_name(body: Callable[..., Any], definition: Function, name: str) -> Any:
-    scope = _scope(definition)
-    if name in scope.imports:
-        return _attribute(*scope.imports[name])
-    if name in scope.local:
-        return None
-    return getattr(body, "__globals__", {}).get(name, getattr(builtins, name, None))
+def _resolve_name(body: Callable[..., Any], definition: Function, name: str) -> object:
+    imported = imported_names(definition).get(name, "")
+    if imported.partition(".")[0] == "hfdsl":
+        return _imported_value(imported)
+    return None if name in local_names(definition) else value_of(body, name)
 
 
-class _Scope(NamedTuple):
-    """The names that a body imports of hfdsl, each by its module and its name there, and those that are its own."""
-
-    imports: Mapping[str, tuple[str, str]]
-    local: frozenset[str]
-
-
-@lru_cache(maxsize=1024)
-def _scope(definition: Function) -> _Scope:
-    imports = {
-        alias.asname or alias.name: (node.module, alias.name)
-        for node in ast.walk(definition)
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level
-        if node.module.partition(".")[0] == "hfdsl"
-        for alias in node.names
-    }
-    parameters = (node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg))
-    return _Scope(imports, assigned_names(definition).union(parameters))
-
-
-LOADS_TORCH = "hfdsl.rl.models"
+LOADS_TORCH: Final = "hfdsl.rl.models"
 """The package whose modules import torch, which takes seconds; it has no formulas."""
 
 
-def _attribute(module: str, name: str) -> Any:
-    if module.startswith(LOADS_TORCH):
+def _imported_value(full_name: str) -> object:
+    if full_name.startswith(LOADS_TORCH):
         return None
+    module, _, name = full_name.rpartition(".")
     try:
-        return getattr(import_module(module), name, None) or import_module(f"{module}.{name}")
+        return getattr(import_module(module or full_name), name, None) or import_module(full_name)
     except ImportError:
         return None

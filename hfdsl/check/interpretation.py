@@ -21,6 +21,7 @@ from types import FunctionType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from hfdsl.check.bodies import STATEMENTS, assigned_names, callee, certain_statements
+from hfdsl.check.names import local_names, parameter_names, value_of
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
 from hfdsl.types.batches import schema
@@ -108,7 +109,7 @@ class Interpretation(Generic[V]):
     ) -> None:
         self.body, self.definition, self.group, self.ports = body, definition, group, ports
         self.names: dict[str, V | None] = {}
-        self.parameters = frozenset(node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg))
+        self.parameters = frozenset(parameter_names(definition))
         self.assigned = assigned_names(definition)
         compound = (node for node in definition.body if not isinstance(node, (*STATEMENTS, ast.Pass)))
         self.uncertain = frozenset(name for statement in compound for name in assigned_names(statement))
@@ -259,8 +260,8 @@ class Interpretation(Generic[V]):
                 number = literal
             case ast.Name(name) if name == self.group.parameter:
                 number = self.group.size
-            case ast.Name(name) if name not in self.parameters | self.assigned:
-                number = getattr(self.body, "__globals__", {}).get(name)
+            case ast.Name(name) if name not in local_names(self.definition):
+                number = value_of(self.body, name)
         return number if type(number) is int else None
 
 

@@ -22,7 +22,8 @@ from types import FunctionType
 from typing import Final
 
 from hfdsl.check.bodies import definition_of
-from hfdsl.check.role_code import ReadFunction, value_of
+from hfdsl.check.names import value_of
+from hfdsl.check.role_code import ReadFunction
 from hfdsl.protocols.worker import Worker
 
 GROWS: Final = frozenset({"add", "append", "appendleft", "extend", "insert"})

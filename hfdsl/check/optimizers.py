@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from itertools import chain
 
+from hfdsl.check.names import parameter_names
 from hfdsl.check.role_code import ReadFunction, RoleCode
 
 
@@ -29,8 +30,7 @@ def is_step(call: ast.Call, optimizers: frozenset[str]) -> bool:
 
 def optimizer_parameters(function: ReadFunction) -> Iterator[str]:
     """The parameters of a function that are optimizers, by their names."""
-    parameters = (argument.arg for argument in ast.walk(function.definition.args) if isinstance(argument, ast.arg))
-    return (name for name in parameters if name.startswith("opt"))
+    return (name for name in parameter_names(function.definition) if name.startswith("opt"))
 
 
 def made_by_torch(code: RoleCode, *, schedules: bool = False) -> dict[str, tuple[ReadFunction, ast.Call]]:

@@ -14,7 +14,6 @@ like is known by its names; anything else that cannot be read leaves the code in
 from __future__ import annotations
 
 import ast
-import builtins
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -23,6 +22,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
 from hfdsl.check.bodies import definition_of
+from hfdsl.check.names import MISSING, full_name, imported_names, local_names, value_of
 from hfdsl.check.sources import Function
 from hfdsl.protocols.worker import Worker
 
@@ -61,17 +61,13 @@ class ReadFunction:
                 path = self.path(value)
                 return f"{path}.{name}" if path else ""
             case ast.Name(name):
-                return self._imported.get(name) or _full_name(value_of(self.body, name)) or name
+                return imported_names(self.definition).get(name) or full_name(value_of(self.body, name)) or name
         return ""
 
     @property
     def module(self) -> str:
         """The module that the function is written in."""
         return str(self.body.__module__)
-
-    @property
-    def _imported(self) -> Mapping[str, str]:
-        return _imported(self.definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +120,6 @@ def is_plain(value: object, depth: int = 0) -> bool:
     return depth < DEPTH and all(is_plain(part, depth + 1) for part in parts)
 
 
-MISSING: Final = object()
-
-
 class _Reader:
     """Functions as they are found, the names in the one that is being read, and whether all could be read."""
 
@@ -176,7 +169,7 @@ class _Reader:
         self.names = outer
 
     def _read_names(self, function: FunctionType, definition: Function) -> None:
-        local = _local_names(definition)
+        local = local_names(definition)
         for node in code_nodes(definition):
             match node:
                 case ast.Import(imported):
@@ -195,7 +188,7 @@ class _Reader:
 
     def mention(self, value: object) -> None:
         """Read what a name of a module stands for, if it is code."""
-        self.names |= set(_full_name(value).split("."))
+        self.names |= set(full_name(value).split("."))
         if isinstance(value, FunctionType):
             self.read(value)
         elif isinstance(value, type):
@@ -248,50 +241,3 @@ def code_nodes(definition: ast.AST) -> Iterator[ast.AST]:
             if isinstance(child, ast.AST):
                 yield child
                 yield from code_nodes(child)
-
-
-def _local_names(definition: Function) -> frozenset[str]:
-    """The names that a function, or one within it, sets itself."""
-    names = set[str]()
-    for node in ast.walk(definition):
-        match node:
-            case ast.Name(name, ast.Store() | ast.Del()) | ast.arg(name) | ast.FunctionDef(name) | ast.ClassDef(name):
-                names.add(name)
-            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                names.add(name)
-            case ast.Import(aliases) | ast.ImportFrom(names=aliases):
-                names |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
-    return frozenset(names - {definition.name})
-
-
-@lru_cache(maxsize=1024)
-def _imported(definition: Function) -> Mapping[str, str]:
-    """By name the full names that a function imports."""
-    paths = dict[str, str]()
-    for node in ast.walk(definition):
-        match node:
-            case ast.Import(aliases):
-                paths |= {alias.asname: alias.name for alias in aliases if alias.asname}
-            case ast.ImportFrom(str(module), aliases):
-                paths |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in aliases}
-    return paths
-
-
-def value_of(function: Any, name: str) -> object:
-    """The value of a name that a function does not set; ``MISSING`` if it has none."""
-    enclosed = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
-    if name in enclosed:
-        try:
-            return enclosed[name].cell_contents
-        except ValueError:  # nothing has set it yet
-            return MISSING
-    return function.__globals__.get(name, getattr(builtins, name, MISSING))
-
-
-def _full_name(value: object) -> str:
-    """The full name of a module, class or function; empty for other values."""
-    if isinstance(value, ModuleType):
-        return value.__name__
-    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
-        return f"{value.__module__}.{value.__qualname__}"
-    return ""

@@ -23,7 +23,8 @@ from hfdsl.check.bodies import certain_expressions
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, trains, updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.role_code import ReadFunction, RoleCode, code_of, code_of_function, value_of
+from hfdsl.check.names import local_names, value_of
+from hfdsl.check.role_code import ReadFunction, RoleCode, code_of, code_of_function
 from hfdsl.check.sources import span_of
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.spans import definition_span
@@ -247,14 +248,8 @@ def _is_constant(function: ReadFunction, call: ast.Call) -> bool:
         case [ast.Constant(int())]:
             return True
         case [ast.Name(name)]:
-            parameters = {node.arg for node in ast.walk(function.definition.args) if isinstance(node, ast.arg)}
-            stored = {n.id for n in ast.walk(function.definition) if isinstance(n, ast.Name) and _is_stored(n)}
-            return name not in parameters | stored and type(value_of(function.body, name)) is int
+            return name not in local_names(function.definition) and type(value_of(function.body, name)) is int
     return False
-
-
-def _is_stored(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
 
 
 def _assignments(function: ReadFunction) -> Iterator[tuple[ast.expr, ast.expr]]:
