@@ -281,8 +281,7 @@ def _as_demands(requirement: Requirement) -> Iterator[Demand]:
 
 def _is_misplaced(program: Program, role: str) -> bool:
     """Whether a role is placed as a class that is not the one which the dataflow takes."""
-    placements = program.deployment.placements if program.deployment else {}
-    return role in placements and not issubclass(placements[role].role, program.graph.roles[role])
+    return not issubclass(program.role_class(role), program.graph.roles[role])
 
 
 def _imposed(program: Program, node: Node, signature: Signature, text: str, dims: dict[str, Size]) -> tuple[Label, ...]:

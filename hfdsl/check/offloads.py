@@ -166,7 +166,7 @@ class SharedGpus:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.places = context.program.deployment.placements if context.program.deployment else {}
+        self.places = context.program.placements
         self.calls = tuple(_calls(context, self.places))
 
     @cached_property

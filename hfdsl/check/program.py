@@ -100,11 +100,18 @@ class Program:
     deployment: Deployment | None = None
     body: Callable[..., Any] | None = None  # the dataflow itself
 
+    @property
+    def placements(self) -> Mapping[str, Placement[Any]]:
+        """The placements by their roles; none without a deployment."""
+        return self.deployment.placements if self.deployment is not None else {}
+
     def placement(self, node: Node) -> Placement[Any] | None:
         """The placement of a role call."""
-        if self.deployment is None or not isinstance(node.op, RoleCall):
-            return None
-        return self.deployment.placements.get(node.op.role)
+        return self.placements.get(node.op.role) if isinstance(node.op, RoleCall) else None
+
+    def role_class(self, role: str) -> type:
+        """The class of a role: the placed one, or else the one that the dataflow takes."""
+        return self.placements[role].role if role in self.placements else self.graph.roles[role]
 
     def config(self, node: Node) -> Mapping[str, Any] | None:
         """The constructor arguments of a call's role, by name; None if the constructor refuses them (HF516)."""
@@ -114,8 +121,7 @@ class Program:
 
     @cached_property
     def _configs(self) -> Mapping[str, Mapping[str, Any] | None]:
-        placements = self.deployment.placements if self.deployment else {}
-        return {role: config_fields(placements[role]) for role in self.graph.roles if role in placements}
+        return {role: config_fields(place) for role, place in self.placements.items() if role in self.graph.roles}
 
     @cached_property
     def placed_calls(self) -> tuple[tuple[Node, PlacedMethod], ...]:
@@ -242,8 +248,8 @@ class Program:
     def signatures(self) -> Iterator[Signature]:
         """The signatures that the program calls, and those of all other methods of its roles."""
         yield from (signature for first, *_ in self.kinds if (signature := signature_of(first)) is not None)
-        placed = self.deployment.placements.values() if self.deployment else ()
-        for role in dict.fromkeys([*self.graph.roles.values(), *(placement.role for placement in placed)]):
+        placed = (placement.role for placement in self.placements.values())
+        for role in dict.fromkeys([*self.graph.roles.values(), *placed]):
             for method in registered_methods(role):
                 with suppress(DefinitionError):  # of a method that nobody calls
                     yield role_signature(role, method)

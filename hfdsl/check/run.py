@@ -107,7 +107,7 @@ from hfdsl.check.rules import (
     zero_spreads,
 )
 from hfdsl.deploy.cluster import Cluster
-from hfdsl.deploy.deployment import Deployment
+from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
 from hfdsl.graph.parameters import with_placed_roles
@@ -344,15 +344,15 @@ def build_report(context: Context, start: float, *, repairs: bool = True) -> Rep
         combinations=sum(part.combinations for part in context.components),
         search_cut_off=context.budget.exhausted,
     )
-    engines = [f"'{role}' samples with {engine}" for role, engine in _engines(context.program.deployment)]
+    engines = [f"'{role}' samples with {engine}" for role, engine in _engines(context.program.placements)]
     facts = f" ({', '.join([counts, *engines, *coverage.omissions, f'{milliseconds:.1f} ms'])})"
     report = Report(context.program.graph.name, findings, facts, coverage)
     return replace(report, queues=queue_bounds(context)) if report.ok and context.program.split.queues else report
 
 
-def _engines(deployment: Deployment | None) -> Iterator[tuple[str, str]]:
+def _engines(placements: Mapping[str, Placement[Any]]) -> Iterator[tuple[str, str]]:
     """The roles that sample with another engine than the trainer's, and the engine."""
-    for role, place in (deployment.placements if deployment else {}).items():
+    for role, place in placements.items():
         if engine := sampling_engine(place.role, place.args, place.kwargs):
             yield role, engine
 

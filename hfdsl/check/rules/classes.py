@@ -27,7 +27,7 @@ MAX_CHANGES = 3
 
 def classes_fit_meshes(context: Context) -> Iterator[Finding]:
     """``hf.requires`` of role classes, with the numbers of the config and the sizes of the mesh."""
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+    for name, placement in context.program.placements.items():
         scope, buildable = scope_of(placement), config_fields(placement) is not None
         for text in requirements_of(placement.role):
             try:

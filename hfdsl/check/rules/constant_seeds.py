@@ -91,14 +91,12 @@ def steps_draw_other_numbers(context: Context) -> Iterator[Finding]:
     """HF362: no body whose result an update learns from draws from a stream that a constant has seeded in the call."""
     program, seen, samplers = context.program, set[object](), Dependences(context.program).samplers
     graph = program.graph
-    places = program.deployment.placements if program.deployment is not None else {}
     for node, signature in graph.bodies if not graph.misuses else ():
         update = next(updates_after(graph, node), None)
         if signature.is_ready_made or update is None or trains(node) or hasattr(signature.body, "__wrapped__"):
             continue
         if isinstance(node.op, RoleCall):
-            role: type = places[node.role].role if node.role in places else graph.roles[node.role]
-            code = code_of(role)
+            code = code_of(program.role_class(node.role))
         else:
             code = code_of_function(signature.body)
         for function in code.functions.get(signature.body.__name__, ())[:1]:

@@ -35,7 +35,7 @@ def _unknown(signature: inspect.Signature, arguments: Iterable[str]) -> str | No
 
 def constructors_take_arguments(context: Context) -> Iterator[Finding]:
     """The arguments given to ``hf.place`` fit the role's constructor."""
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+    for name, placement in context.program.placements.items():
         role: type = placement.role
         signature = parameters(role)
         try:
@@ -54,7 +54,7 @@ def constructors_take_arguments(context: Context) -> Iterator[Finding]:
 
 def constructors_take_types(context: Context) -> Iterator[Finding]:
     """The arguments given to ``hf.place`` are of the types that the constructor's parameters are annotated with."""
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+    for name, placement in context.program.placements.items():
         for parameter, annotation, value in misfits(placement):
             where = f"argument '{parameter}' of {placement.role.__name__}"
             declaration = definition_span(constructor_of(placement.role))
@@ -84,7 +84,7 @@ def _as_declared(
 
 def constructors_take_numbers(context: Context) -> Iterator[Finding]:
     """The numbers that a role is built with, and those in its config objects, are within their declared bounds."""
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+    for name, placement in context.program.placements.items():
         for path, bounds, value in numbers_out_of_bounds(placement):
             yield Finding(
                 "HF940",

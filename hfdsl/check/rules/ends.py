@@ -21,7 +21,7 @@ from hfdsl.protocols.role_facts import missed_end
 def responses_end(context: Context) -> Iterator[Finding]:
     """HF909: the responses that an update learns from end with the end token of their model."""
     program, reported = context.program, set[str]()
-    places = program.deployment.placements if program.deployment else {}
+    places = program.placements
     ends = {role: missed_end(place.role, place.args, place.kwargs) for role, place in places.items()}
     missed = {role: end for role, end in ends.items() if end is not None}
     for update in update_lines(program.graph) if missed else ():

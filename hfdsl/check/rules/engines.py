@@ -44,7 +44,7 @@ WITHOUT_LOG_PROBS = (
 def losses_correct_engines(context: Context) -> Iterator[Finding]:
     """HF943: the loss of an update accounts for an engine that is not the trainer's, or its ratio does."""
     program = context.program
-    places = program.deployment.placements if program.deployment else {}
+    places = program.placements
     engines = {role: sampling_engine(place.role, place.args, place.kwargs) for role, place in places.items()}
     if not any(engines.values()) or program.graph.misuses or _user_may_correct(context):
         return

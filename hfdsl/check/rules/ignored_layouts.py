@@ -9,13 +9,14 @@ A worked example, a trainer on ``tp=2``::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.rules.exported_parts import holds_parts
-from hfdsl.deploy.deployment import Deployment
+from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import SyncSide, sides, weight_syncs
 from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.register import registered_methods
@@ -34,7 +35,7 @@ def layouts_are_of_ranks(context: Context) -> Iterator[Finding]:
         with suppress(Exception):  # the rule on layouts reports it
             if is_alone and parameters and holds_parts(side, parameters):
                 findings.setdefault((side.role, side.method, side.effect.state), _of_one_rank(side))
-    exported = _exported(deployment)
+    exported = _exported(context.program.placements)
     for node in graph.calls:
         for side in sides(deployment, node, "loads"):
             with suppress(Exception):  # a function of the user's; nobody needs what it returns
@@ -43,11 +44,11 @@ def layouts_are_of_ranks(context: Context) -> Iterator[Finding]:
     yield from findings.values()
 
 
-def _exported(deployment: Deployment | None) -> dict[str, str]:
+def _exported(placements: Mapping[str, Placement[Any]]) -> dict[str, str]:
     """The states that placed roles export, each with a method that does."""
     return {
         effect.state: f"{name}.{method}"
-        for name, place in (deployment.placements.items() if deployment is not None else ())
+        for name, place in placements.items()
         for method in registered_methods(place.role)
         for effect in effects_of(getattr(place.role, method))
         if effect.kind == "exports"

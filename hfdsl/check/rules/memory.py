@@ -27,7 +27,7 @@ def overfull(context: Context) -> Iterator[tuple[ResidentMemory, Fraction | None
 
 def memory_fits_gpus(context: Context) -> Iterator[Finding]:
     """Roles on the same GPU declare to keep no more of its memory than it has, at best if nodes differ."""
-    places = context.program.deployment.placements if context.program.deployment else {}
+    places = context.program.placements
     for resident, size in overfull(context):
         *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in resident.amounts.items()]
         keep = "keep" if others else "keeps"

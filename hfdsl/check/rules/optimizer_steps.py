@@ -64,15 +64,13 @@ class StepMistake(NamedTuple):
 def steps_have_their_gradients(context: Context) -> Iterator[Finding]:
     """HF784 and HF785: an optimizer step has the gradients of its batch alone, and its schedule steps with it."""
     program = context.program
-    places = program.deployment.placements if program.deployment is not None else {}
     called, seen = dict[str, list[str]](), set[object]()
     for node in program.graph.calls:
         called.setdefault(node.role, []).append(node.label.partition(".")[2])
     for node in program.graph.calls:
         if not node.role:
             continue
-        role: type = places[node.role].role if node.role in places else program.graph.roles[node.role]
-        code, method = code_of(role), node.label.partition(".")[2]
+        code, method = code_of(program.role_class(node.role)), node.label.partition(".")[2]
         if not code.is_whole or next(steps_of(code, method), None) is None:
             continue
         for function, mistake in _mistakes(code, method, called[node.role]):

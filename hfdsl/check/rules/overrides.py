@@ -29,15 +29,14 @@ from hfdsl.types.rows import Grouped, IndependentRows, RowDependence, WholeRows
 
 def overrides_agree(context: Context) -> Iterator[Finding]:
     """A placed class declares every method that is called as the dataflow's own class does, or more widely."""
-    deployment, roles = context.program.deployment, context.program.graph.roles
+    program, roles = context.program, context.program.graph.roles
     overrides: dict[tuple[str, Signature], Signature | None] = {}
     reported: set[tuple[str, str, str]] = set()
-    for node in context.program.graph.nodes:
+    for node in program.graph.nodes:
         if not isinstance(node.op, RoleCall):
             continue
         called, role = node.op.signature, node.op.role
-        placement = deployment.placements.get(role) if deployment is not None else None
-        placed = roles[role] if placement is None else placement.role
+        placement, placed = program.placement(node), program.role_class(role)
         if (role, called) not in overrides:
             overrides[role, called] = override_of(called, placed) if issubclass(placed, roles[role]) else None
         if (override := overrides[role, called]) is None:

@@ -101,7 +101,7 @@ def placed_roles_are_called(context: Context) -> Iterator[Finding]:
 
 def meshes_fill_pools(context: Context) -> Iterator[Finding]:
     """A mesh has as many ranks as its pool has slots."""
-    places = dict(context.program.deployment.placements) if context.program.deployment else {}
+    places = dict(context.program.placements)
     wrong = {name: place for name, place in places.items() if place.mesh.world_size != place.pool.world_size}
     for roles in _with_one_mesh(wrong):
         placement = wrong[roles[0]]
@@ -153,7 +153,7 @@ def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Sugge
 def pool_names_are_unique(context: Context) -> Iterator[Finding]:
     """A name stands for one pool: devices are identified by it."""
     first: dict[str, tuple[ResourcePool, str]] = {}
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+    for name, placement in context.program.placements.items():
         for root in roots(placement.pool):
             first_pool, owner = first.setdefault(root.name, (root, name))
             if first_pool != root and context.program.deployment is not None:

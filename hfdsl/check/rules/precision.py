@@ -29,8 +29,7 @@ def copies_compute_alike(context: Context) -> Iterator[Finding]:
 
     A role that does not say its dtype is left alone.
     """
-    graph, deployment = context.program.graph, context.program.deployment
-    places = deployment.placements if deployment else {}
+    graph, places = context.program.graph, context.program.placements
     trained = {(role, state) for role, state, _ in _calls(graph, "writes")}
     reported: set[tuple[str, str]] = set()
     for copy, state, loading in _calls(graph, "loads"):
@@ -60,7 +59,7 @@ SIGNIFICANT_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 
 def references_compute_alike(context: Context) -> Iterator[Finding]:
     """HF944: a reference computes log-probs no less precisely than the policy that is compared with them."""
-    places = context.program.deployment.placements if context.program.deployment else {}
+    places = context.program.placements
     for pair in less_precise_references(context.program):
         yield Finding(
             "HF944",
@@ -95,7 +94,7 @@ class LessPreciseReference:
 
 def less_precise_references(program: Program) -> Iterator[LessPreciseReference]:
     """The pairs of a policy and a reference of a dtype with fewer bits; a copy of the policy is HF942."""
-    places = program.deployment.placements if program.deployment else {}
+    places = program.placements
     dtypes = {role: dtype for role, place in places.items() if (dtype := _dtype(place)) in SIGNIFICANT_BITS}
     if len(set(dtypes.values())) < 2 or program.graph.misuses:
         return

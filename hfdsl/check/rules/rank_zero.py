@@ -25,13 +25,13 @@ CHANGES = frozenset({"writes", "loads"})
 
 def ranks_hold_the_same_weights(context: Context) -> Iterator[Finding]:
     """HF708: what rank 0 alone writes or loads, no other rank reads."""
-    deployment, holders = context.program.deployment, dict[tuple[str, str], list[tuple[Node, RoleCall, Effect]]]()
-    for node in context.program.graph.calls if deployment else ():
+    program, holders = context.program, dict[tuple[str, str], list[tuple[Node, RoleCall, Effect]]]()
+    for node in program.graph.calls if program.placements else ():
         if isinstance(node.op, RoleCall):
             for effect in effects_of(node.op.signature.body):
                 holders.setdefault((node.op.role, effect.state), []).append((node, node.op, effect))
     for (role, state), calls in holders.items():
-        placement = deployment.placements.get(role) if deployment else None
+        placement = program.placements.get(role)
         if placement is None or placement.mesh.world_size == 1:
             continue
         changing = [(node, op) for node, op, effect in calls if effect.kind in CHANGES]

@@ -33,7 +33,7 @@ def tp_divides_models(context: Context) -> Iterator[Finding]:
     Sizes that a role does not declare are left to its launch.
     """
     places_by_size: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Placement[Any]]] = {}
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+    for name, placement in context.program.placements.items():
         tp = placement.mesh.tp
         sizes = sliced_sizes(placement.role, placement.args, placement.kwargs) if tp > 1 else {}
         if any(size % tp for size in sizes.values()):

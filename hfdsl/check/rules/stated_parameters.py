@@ -55,8 +55,7 @@ def parameters_are_of_own_states(context: Context) -> Iterator[Finding]:
 
     Whatever else it does would count as a role that does not know its parameters.
     """
-    deployment = context.program.deployment
-    for name, place in deployment.placements.items() if deployment is not None else ():
+    for name, place in context.program.placements.items():
         problem = _stated_problem(place)
         if problem is not None:
             yield Finding(

@@ -52,7 +52,7 @@ class DifferentTemperatures:
 
 def temperatures_agree(context: Context) -> Iterator[Finding]:
     """HF712: roles whose log-probs are compared divide logits by one temperature."""
-    places = context.program.deployment.placements if context.program.deployment else {}
+    places = context.program.placements
     for pair in different_temperatures(context.program):
         yield Finding(
             "HF712",
@@ -65,7 +65,7 @@ def temperatures_agree(context: Context) -> Iterator[Finding]:
 
 def different_temperatures(program: Program) -> Iterator[DifferentTemperatures]:
     """The pairs of a policy that learns and a role at another temperature that it is compared with, each once."""
-    places = program.deployment.placements if program.deployment else {}
+    places = program.placements
     stated = {role: policy_temperature(place.role, place.args, place.kwargs) for role, place in places.items()}
     temperatures = {role: temperature for role, temperature in stated.items() if temperature is not None}
     if len(set(temperatures.values())) < 2 or program.graph.misuses:

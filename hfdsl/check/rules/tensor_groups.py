@@ -62,7 +62,7 @@ def tensor_groups_stay(context: Context) -> Iterator[Finding]:
 
 def crossings(context: Context) -> Iterator[tuple[str, Placement[Any], Crossing]]:
     """The roles with a group that is known to cross nodes."""
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+    for name, placement in context.program.placements.items():
         crossing = _crossing(context, placement)
         if crossing is not None:
             yield name, placement, crossing

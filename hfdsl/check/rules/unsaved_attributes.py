@@ -44,8 +44,7 @@ def attributes_are_saved(context: Context) -> Iterator[Finding]:
     for node in program.graph.calls:
         if node.role:
             called.setdefault(node.role, {}).setdefault(node.label.partition(".")[2], node)
-    places = program.deployment.placements if program.deployment is not None else {}
-    classes = {role: places[role].role if role in places else program.graph.roles[role] for role in called}
+    classes = {role: program.role_class(role) for role in called}
     if not any(map(_has_state, classes.values())):
         return
     seen = set[type]()

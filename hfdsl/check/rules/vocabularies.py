@@ -32,7 +32,7 @@ PADDING = 0.01
 def readers_have_the_vocabulary(context: Context) -> Iterator[Finding]:
     """HF341: the models that read tokens have the vocabulary of the one that sampled them."""
     program = context.program
-    places = program.deployment.placements if program.deployment else {}
+    places = program.placements
     sizes = {role: declared_vocabulary(place.role, place.args, place.kwargs) for role, place in places.items()}
     syncs = weight_syncs(program.graph, program.deployment)
     copies = {sync.target.role for sync in syncs if has_other_shapes(sync)}  # HF732 names a parameter
