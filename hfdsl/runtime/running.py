@@ -22,9 +22,10 @@ from hfdsl.runtime.queues.running_stream import RunningStream
 from hfdsl.runtime.queues.shared_states import warn_of_shared_updates
 from hfdsl.runtime.recovery.steps import Recovered
 from hfdsl.runtime.runner import StepRunner
-from hfdsl.runtime.saving.driver import Saving, read_manifest, save_states
+from hfdsl.runtime.saving.driver import Saving, save_states
 from hfdsl.runtime.saving.loaded_states import check_copied_states, check_loaded_states
-from hfdsl.runtime.saving.recording import begin
+from hfdsl.runtime.saving.restoring import go_back_to, load_states
+from hfdsl.runtime.saving.step_recording import recording
 from hfdsl.runtime.schedule import QueueState
 from hfdsl.runtime.timeline import timeline
 from hfdsl.runtime.weights.running_verification import verify, verifying
@@ -184,27 +185,7 @@ class Running:
             RoleError: HF806 if a role's ``load_state()`` raises; the run is then broken.
             HfError: HF807 if the deadline passed, HF808 if the run is closed or broken.
         """
-        backend = self._processes.usable_backend(self.plan.name)
-        manifest = read_manifest(Path(folder), self.plan.deployment, self._processes.seed)
-        place = str(Path(folder).resolve())
-        with self._processes.alone("a load"):
-            try:
-                self._processes.with_retries(self.plan.name, lambda: backend.load(place, manifest.roles))
-            except BaseException as error:
-                self._processes.broken = f"a load of '{folder}' ({type(error).__name__})"
-                raise
-        self._stream.forget()  # what was in flight belongs to the states before
-        backend.driver.load(place, {}, ())
-        self._processes.syncs.forget()
-        step_counts = self._processes.steps
-        self._processes.restored = {name: n for name, n in manifest.steps.items() if name not in step_counts}
-        step_counts |= {name: manifest.steps.get(name, 0) for name in step_counts}
-        if manifest.stream is not None:
-            self._stream.load(backend, place, manifest.stream)
-        if self._processes.recovery is not None:
-            self._processes.recovery.begin(
-                lambda: backend.load(place, manifest.roles), self._stream.loads(place, manifest)
-            )
+        load_states(self._processes, self._stream, self.plan, Path(folder))
 
     def go_back_to(self, folder: str | PathLike[str]) -> None:
         """After a loss of processes, go back to the checkpoint in this folder, instead of an older copy.
@@ -214,16 +195,8 @@ class Running:
         Raises:
             CheckpointError: HF905, HF906 as for ``load``.
         """
-        recovery = self._processes.recovery
-        if recovery is not None:
-            backend = self._processes.usable_backend(self.plan.name)
-            place = Path(folder).resolve()
-            manifest = read_manifest(place, self.plan.deployment, self._processes.seed)
-            recovery.go_back_to(
-                manifest.steps,
-                lambda: backend.load(str(place), manifest.roles),
-                self._stream.loads(str(place), manifest),
-            )
+        if self._processes.recovery is not None:
+            go_back_to(self._processes, self._processes.recovery, self._stream, self.plan, Path(folder))
 
     @property
     def all_steps(self) -> Mapping[str, int]:
@@ -289,22 +262,9 @@ class Running:
             WiringError: HF751 if the dataflow has queues.
             HfError: HF807 if a process does not answer within the deadline, HF808 if the run is closed or broken.
         """
-        backend, place = self._processes.usable_backend(self.plan.name), Path(folder).resolve()
-        if self.plan.steps_in_flight:
-            text = f"'{self.plan.name}' has queues, so several steps are in progress at a time; a recording has one"
-            raise WiringError("HF751", text)
-        check_loaded_states([self.plan], self._processes.plans, "a recording")
-
         save = partial(self._save, background=False)
-        begin(place, self.plan, self._runner.next_step, self._processes.seed, save)
-        self._processes.with_retries(self.plan.name, lambda: backend.record(str(place)))
-        self._processes.recording = str(place), self._processes.generation
-        try:
+        with recording(self._processes, self.plan, Path(folder).resolve(), self._runner.next_step, save):
             yield
-        finally:
-            self._processes.recording = None
-            if self._processes.backend is not None and not self._processes.broken:
-                self._processes.with_retries(self.plan.name, lambda: backend.record(None))
 
     def verify(self, state: str) -> Verified:
         """Compare digests of every exported weight with those of its loaded copies.
