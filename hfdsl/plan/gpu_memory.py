@@ -24,7 +24,7 @@ from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.protocols.offloading import Part, resident
 from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes
-from hfdsl.types.numbers import byte_amount
+from hfdsl.types.numbers import byte_amount, byte_amounts
 
 CONTEXT: Final = 2**29
 """The CUDA context of a process, with the kernels that it has loaded; roles that share a process share it."""
@@ -52,7 +52,7 @@ class GpuPeak:
         return self.processes * CONTEXT + sum(sum(parts.values()) for parts in self.roles.values())
 
     def __str__(self) -> str:
-        held = "; ".join(f"{role} {_parts_in_words(parts)}" for role, parts in self.roles.items() if parts)
+        held = "; ".join(f"{role} {byte_amounts(parts)}" for role, parts in self.roles.items() if parts)
         held += f"; {byte_amount(CONTEXT)} of CUDA for each process"
         besides = f"; besides, {', '.join(self.unknown)}" if self.unknown else ""
         return f"{self.gpus} {byte_amount(self.bytes)} of each GPU at {self.step}: {held}{besides}"
@@ -159,7 +159,3 @@ def _covers(after: int | None, before: int | None, node: int) -> bool:
     if after is None or before is None:
         return True
     return after < node < before if after < before else node > after or node < before
-
-
-def _parts_in_words(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {byte_amount(size)}" for name, size in parts.items())

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import isqrt, log10
@@ -160,3 +160,12 @@ def byte_amount(count: int) -> str:
     power = min((count.bit_length() - 1) // 10, len(UNITS))
     tenths = round(Fraction(10 * count, 1024**power))  # a float has no room for the rows of absurd sizes
     return f"{tenths // 10}.{tenths % 10} {UNITS[power - 1]}"
+
+
+def byte_amounts(counts: Mapping[str, int]) -> str:
+    """Format numbers of bytes, each after its name.
+
+    >>> byte_amounts({"weights": 3 * 2**20, "gradients": 512})
+    'weights 3.0 MiB, gradients 512 B'
+    """
+    return ", ".join(f"{name} {byte_amount(count)}" for name, count in counts.items())

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from hfdsl.check.context import Context
+from hfdsl.check.context import Change, Context
+from hfdsl.check.findings import Fix
+from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.requirements import Scope, config_fields, holds
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
@@ -38,6 +41,11 @@ def with_moved_roles(placements: Mapping[str, Placement[Any]], context: Context)
     if deployment is None:
         return None
     return context.with_program(replace(context.program, deployment=changed(deployment, placements)))
+
+
+def placing(words: str, placements: Mapping[str, Placement[Any]], fix: Fix | None = None) -> Suggestion:
+    """The suggestion to place some roles elsewhere."""
+    return Suggestion((Change(words, partial(with_moved_roles, placements), fix),))
 
 
 def registered(body: Callable[..., Any], registration: Registration, context: Context) -> Context:

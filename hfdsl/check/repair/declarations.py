@@ -14,7 +14,7 @@ from typing import Any, get_args
 from hfdsl.check.constructor_types import parameters
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix
-from hfdsl.check.repair.alternatives import with_moved_roles
+from hfdsl.check.repair.alternatives import placing
 from hfdsl.check.repair.edits import top_level_name
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.sources import source_text, span_of
@@ -113,7 +113,7 @@ def _replaced(argument: Argument, value: object, words: str, edit: Edit | None) 
     bound.arguments[parameter] = _with_field(bound.arguments[parameter], path, value)
     replacement = replace(placement, args=bound.args, kwargs=bound.kwargs)
     fix = Fix(words, (edit,)) if edit is not None else None
-    return Suggestion((Change(words, partial(with_moved_roles, {argument.role: replacement}), fix),))
+    return placing(words, {argument.role: replacement}, fix)
 
 
 def _with_field(config: Any, path: list[str], value: object) -> Any:
@@ -162,7 +162,7 @@ def _overridden(
     changed = type(
         base.__name__, (base,), {override.name: method, "__module__": base.__module__, "__doc__": base.__doc__}
     )
-    return Suggestion((Change(words, partial(with_moved_roles, {role: replace(placement, role=changed)})),))
+    return placing(words, {role: replace(placement, role=changed)})
 
 
 # -- loaders

@@ -16,7 +16,7 @@ from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix, in_words
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair import edits
-from hfdsl.check.repair.alternatives import with_moved_roles, with_placements
+from hfdsl.check.repair.alternatives import placing, with_moved_roles, with_placements
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import with_edits
 from hfdsl.check.requirements import Scope, holds, names
@@ -216,7 +216,7 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
         fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None else None
         changed = {role: replace(deployment[role], mesh=replace(mesh, dp=dp)) for role in roles}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
-        yield Suggestion((Change(words, partial(with_moved_roles, changed), fix),))
+        yield placing(words, changed, fix)
     else:
         nearest = sorted(divisors(slots), key=lambda tp: abs(tp - mesh.tp))
         yield from narrower(context, {role: deployment[role] for role in roles}, nearest, ": the pool is then filled")
@@ -226,7 +226,7 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
         words = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
         if context.numbers is not None:
             words = f'use a part of the pool: {{ part_of = "{place.pool.name}", slots = [0, {ranks}] }}'
-        yield Suggestion((Change(words, partial(with_moved_roles, changed)),))
+        yield placing(words, changed)
 
 
 def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
@@ -254,7 +254,7 @@ def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: 
             continue
         if context.cluster is None or has_capacity(context.cluster, moved):
             words = f"give pool '{pool.name}' {ranks} slots: processes {shape(processes)}"
-            yield Suggestion((Change(words, partial(with_moved_roles, changes)),))
+            yield placing(words, changes)
             return
 
 

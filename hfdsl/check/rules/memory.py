@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 
 from hfdsl.check.capacity import has_capacity, shape, words
-from hfdsl.check.context import Change, Context
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.offloads import ResidentMemory, SharedGpus
-from hfdsl.check.repair.alternatives import changed, with_moved_roles
+from hfdsl.check.repair.alternatives import changed, placing
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.deploy.pools import ResourcePool
 
@@ -62,4 +61,4 @@ def own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
     alone = {names[-1]: replace(place, pool=pool)}
     if has_capacity(context.cluster, changed(context.program.deployment, alone)):
         room = f"the cluster has room for hf.ResourcePool({shape(pool.processes)})"
-        yield Suggestion((Change(f"give '{names[-1]}' a pool of its own: {room}", partial(with_moved_roles, alone)),))
+        yield placing(f"give '{names[-1]}' a pool of its own: {room}", alone)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import gcd
 from typing import Any, Final
 
-from hfdsl.check.context import Change, Context
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label, in_words
 from hfdsl.check.gpu_sizes import gpu_sizes
 from hfdsl.check.offloads import SharedGpus
-from hfdsl.check.repair.alternatives import with_moved_roles, works
+from hfdsl.check.repair.alternatives import placing, with_moved_roles, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.rules.memory import overfull, own_pool
@@ -24,7 +23,7 @@ from hfdsl.deploy.pools import ResourcePool
 from hfdsl.deploy.weight_syncs import overrides
 from hfdsl.protocols.offloading import not_offloadable, resident
 from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes, parameter_count, sliced_sizes
-from hfdsl.types.numbers import byte_amount, divisors
+from hfdsl.types.numbers import byte_amount, byte_amounts, divisors
 
 CACHE: Final = "engine's cache"
 
@@ -142,7 +141,7 @@ def _finding(context: Context, cluster: Cluster, places: Mapping[str, Placement[
         f"{peak.size / GIB:g} GiB",
         first,
         (*others, Label(cluster.span, f"the cluster: {cluster}")),
-        tuple(f"'{role}'{_model(places[role])}: {_in_words(peak.held[role])}" for role in roles),
+        tuple(f"'{role}'{_model(places[role])}: {byte_amounts(peak.held[role])}" for role in roles),
     )
     times = peak.bytes / peak.size
     smaller = ", make the cache smaller" if any(CACHE in parts for parts in peak.held.values()) else ""
@@ -155,22 +154,18 @@ def _model(place: Placement[Any]) -> str:
     return f", {count:,} parameters on {spelled(place.mesh)}" if count is not None else f" on {spelled(place.mesh)}"
 
 
-def _in_words(parts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {byte_amount(size)}" for name, size in parts.items())
-
-
 def _remedies(context: Context, places: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:
     """The narrowest slices that fit, idle models on the host, or a pool for a role of its own."""
     for tp in divisors(gcd(*(size for role in roles for size in _sliced(places[role])))):
         narrower = {role: place for role in roles if (place := with_tp(places[role], tp)) is not None}
         if len(narrower) == len(roles) and works(context, narrower) and _fit(with_moved_roles(narrower, context)):
-            yield _change(f"slice models over more GPUs: {meshes_in_words(narrower)}", narrower)
+            yield placing(f"slice models over more GPUs: {meshes_in_words(narrower)}", narrower)
             break
     movable = [role for role in roles if places[role].offload is None and not_offloadable(places[role].role) is None]
     alone, together = [[role] for role in reversed(movable)], [movable] if len(movable) > 1 else []
     for moved in (*alone, *together):
         offloaded = {role: replace(places[role], offload=True) for role in moved}
-        yield _change(f"place {in_words(moved)} with offload=True, to have what is idle in host memory", offloaded)
+        yield placing(f"place {in_words(moved)} with offload=True, to have what is idle in host memory", offloaded)
     yield from own_pool(context, tuple(roles))
 
 
@@ -181,7 +176,3 @@ def _sliced(place: Placement[Any]) -> Iterable[int]:
 
 def _fit(context: Context | None) -> bool:
     return context is not None and not any(_too_much(context))
-
-
-def _change(words: str, places: Mapping[str, Placement[Any]]) -> Suggestion:
-    return Suggestion((Change(words, partial(with_moved_roles, places)),))

@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any
 
 from hfdsl.check.capacity import Capacity, Claim, Claims, capacity_for, claims, has_capacity, shape, words
-from hfdsl.check.context import Change, Context
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import changed, with_moved_roles, works
+from hfdsl.check.repair.alternatives import changed, placing, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.rules.memory import overfull
@@ -118,14 +118,14 @@ def _fixes(context: Context, capacity: Capacity, claimed: Claims, culprit: Claim
         places = {role: replace(deployment[role], pool=spread) for role in culprit.roles}
         if fits(places):
             gpus = f"{wide} GPU{'s' if wide > 1 else ''}"
-            yield _offer(f"spread '{pool.name}' over nodes of {gpus}: hf.ResourcePool({shape(parts)})", places)
+            yield placing(f"spread '{pool.name}' over nodes of {gpus}: hf.ResourcePool({shape(parts)})", places)
     for claim in claimed:
         if claim.pool.use_gpu == pool.use_gpu:
             beside = _filling(deployment, culprit.roles, claim.pool)
             if beside and fits(beside):
                 meshes = _meshes({role: place for role, place in beside.items() if place.mesh != deployment[role].mesh})
                 text = f"place {words(culprit.roles)} on pool '{claim.pool.name}' beside {words(claim.roles)}{meshes}"
-                yield _offer(text, beside)
+                yield placing(text, beside)
     slot = (int(pool.use_gpu), capacity.cpu)
     most = max(times(node, slot) for node in replace(capacity, resource="CPU").nodes)
     for number, processes in enumerate(_shorter(pool.processes, most)):
@@ -134,11 +134,7 @@ def _fixes(context: Context, capacity: Capacity, claimed: Claims, culprit: Claim
             break
         smaller = _filling(deployment, culprit.roles, _like(pool, processes))
         if smaller and fits(smaller):
-            yield _offer(f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}", smaller)
-
-
-def _offer(text: str, places: Mapping[str, Placement[Any]]) -> Suggestion:
-    return Suggestion((Change(text, partial(with_moved_roles, places)),))
+            yield placing(f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}", smaller)
 
 
 def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -> Mapping[str, Placement[Any]] | None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from math import prod
 from typing import Any
 
 from hfdsl.check.capacity import shape
-from hfdsl.check.context import Change, Context
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import with_moved_roles, works
+from hfdsl.check.repair.alternatives import placing, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.deploy.cluster import Cluster
@@ -76,7 +75,7 @@ def _reordered(context: Context, name: str, placement: Placement[Any]) -> Iterat
         reordered = replace(placement, mesh=replace(mesh, order=(*others, "tp")))
         if _crossing(context, reordered) is None and works(context, {name: reordered}):
             text = f"number the ranks of a group one after another: {spelled(reordered.mesh)}"
-            yield Suggestion((Change(text, partial(with_moved_roles, {name: reordered})),))
+            yield placing(text, {name: reordered})
 
 
 def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
@@ -89,7 +88,7 @@ def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterato
             # a finding that another split would have as well counts, too
             if _stride(narrow_mesh) == 1 and works(context, {name: narrow}):
                 text = f"if a GPU can hold 1/{size} of a layer, use {spelled(narrow_mesh)}: its groups stay on a node"
-                yield Suggestion((Change(text, partial(with_moved_roles, {name: narrow})),))
+                yield placing(text, {name: narrow})
 
 
 def _crossing(context: Context, placement: Placement[Any]) -> Crossing | None:

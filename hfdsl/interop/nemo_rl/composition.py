@@ -14,10 +14,11 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any
 
-from hfdsl.check.findings import Edit, Finding, Fix, Label
+from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import HydraArguments, Override
 from hfdsl.interop.library_tables import LibraryTable
+from hfdsl.interop.misspelled_keys import nearest_key, renamed, without_sign
 from hfdsl.interop.settings import MISSING, Setting
 from hfdsl.interop.text import ReadError, Unread, is_file, read_source
 from hfdsl.interop.yaml_text import read_yaml
@@ -165,7 +166,7 @@ class Composition:
 
     def _unknown(self, setting: Setting, sign: str) -> Finding:
         near = nearest_key(setting.key, (*self.explicit, *self.defaults))
-        fixes = _renamed(setting, near, len(sign)) if near else ()
+        fixes = renamed(setting, near, skipped=len(sign)) if near else ()
         return Finding(
             "HF971",
             f"the configuration has no key '{setting.key}'",
@@ -175,15 +176,12 @@ class Composition:
         )
 
     def _already(self, setting: Setting) -> Finding:
-        span = setting.span
-        one_line = span.line == span.end_line and not span.file.startswith("<")
-        edit = Edit(replace(span, end_line=span.line, end_column=span.column + 1), "")
         return Finding(
             "HF971",
             f"'+{setting.key}' adds a key that is already there",
-            Label(span, "Hydra refuses '+' for it"),
+            Label(setting.span, "Hydra refuses '+' for it"),
             notes=(f"write {setting.key}=... without '+'",),
-            fixes=(Fix("leave out '+'", (edit,)),) if one_line else (),
+            fixes=without_sign(setting),
         )
 
     # -- keys that nothing reads
@@ -208,25 +206,8 @@ class Composition:
                     f"NeMo-RL {self.known.version} has no key '{key}'",
                     Label(setting.span, "nothing reads it"),
                     notes=(f"did you mean {near[0]}?",),
-                    fixes=_renamed(replace(setting, key=last), near[0], 0),
+                    fixes=renamed(replace(setting, key=last), near[0]),
                 )
-
-
-def nearest_key(key: str, keys: tuple[str, ...]) -> str | None:
-    """The key that somebody may have meant."""
-    last = key.rpartition(".")[2]
-    same = [name for name in keys if name.rpartition(".")[2] == last]
-    near = get_close_matches(key, same, n=1, cutoff=0.5) or get_close_matches(key, keys, n=1, cutoff=0.85)
-    return near[0] if near else None
-
-
-def _renamed(setting: Setting, near: str, skipped: int) -> tuple[Fix, ...]:
-    span = setting.span
-    if span.line != span.end_line or span.file.startswith("<"):
-        return ()
-    start = span.column + skipped
-    head = replace(span, column=start, end_column=start + len(setting.key.encode()))
-    return (Fix(f"write {near}", (Edit(head, near),)),)
 
 
 RESOLVERS: Mapping[str, Any] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}

@@ -16,7 +16,7 @@ from hfdsl.interop.library_tables import table
 from hfdsl.interop.options import read_options
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.script_runs import OtherProgram, runs_of_script
-from hfdsl.interop.settings import Configuration, Setting
+from hfdsl.interop.settings import Configuration, Setting, is_integer
 from hfdsl.interop.shell_text import Items, text_of
 from hfdsl.interop.text import ReadError, SourceText, Unread, read_source
 
@@ -132,7 +132,7 @@ def _refusal(setting: Setting, option: Mapping[str, Any]) -> str:
         number = "one value" if wanted == 1 else f"{wanted} values"
         return f"{name} takes {number}, not {len(values)}: {_value_text(value)}"
     for item in values:
-        if kind == "int" and not _is_int(item):
+        if kind == "int" and not is_integer(item):
             return f"{name} = {item} is not an integer"
         if kind == "float" and (not isinstance(item, int | float) or isinstance(item, bool)):
             return f"{name} = {item} is not a number"
@@ -141,10 +141,6 @@ def _refusal(setting: Setting, option: Mapping[str, Any]) -> str:
             hint = f"; did you mean {near[0]}?" if near else ""
             return f"{name} = {item} is not one of {', '.join(option['choices'])}{hint}"
     return ""
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _value_text(value: object) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from hfdsl.check.findings import Edit, Finding, Fix, Label
+from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import HydraArguments, Override
 from hfdsl.interop.library_tables import LibraryTable
+from hfdsl.interop.misspelled_keys import nearest_key, renamed, without_sign
 from hfdsl.interop.reading import RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.text import Unread
@@ -145,7 +146,7 @@ class HydraComposition:
             f"'+{setting.key}' adds a key that is already there",
             Label(setting.span, "Hydra refuses '+' for it"),
             notes=(f"write {setting.key}=... without '+'",),
-            fixes=(Fix("leave out '+'", (Edit(_head(setting.span, 1), ""),)),) if _one_line(setting.span) else (),
+            fixes=without_sign(setting),
         )
 
     def _undeclared(self, setting: Setting) -> None:
@@ -193,26 +194,3 @@ def applied(
 def _is_group(override: Override) -> bool:
     key = override.setting.key
     return "@" in key or (key in GROUPS and not isinstance(override.setting.value, dict)) or key.startswith("hydra")
-
-
-def nearest_key(key: str, keys: Mapping[str, Any]) -> str | None:
-    """The key that somebody may have meant."""
-    last = key.rpartition(".")[2]
-    same = [k for k in keys if k.rpartition(".")[2] == last]
-    near = get_close_matches(key, same, n=1, cutoff=0.5) or get_close_matches(key, keys, n=1, cutoff=0.85)
-    return near[0] if near else None
-
-
-def renamed(setting: Setting, near: str) -> tuple[Fix, ...]:
-    """The edit that renames a key, where it stands in one line of a file."""
-    if not _one_line(setting.span):
-        return ()
-    return (Fix(f"write {near}", (Edit(_head(setting.span, len(setting.key.encode())), near),)),)
-
-
-def _one_line(span: Span) -> bool:
-    return span.end_line == span.line and not span.file.startswith("<")
-
-
-def _head(span: Span, length: int) -> Span:
-    return Span(span.file, span.line, span.column, span.line, span.column + length)

@@ -12,13 +12,14 @@ from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import CONFIG_NAME, CONFIG_PATH, HydraArguments, read_arguments
 from hfdsl.interop.launches import Launch
 from hfdsl.interop.library_tables import LibraryTable, table
+from hfdsl.interop.misspelled_keys import nearest_key, renamed
 from hfdsl.interop.reading import Inputs, RunReading
 from hfdsl.interop.script_runs import OtherProgram, runs_of_script
 from hfdsl.interop.settings import Setting
 from hfdsl.interop.shell_text import Items, text_of
 from hfdsl.interop.shell_values import read_words
 from hfdsl.interop.text import ReadError, SourceText, Unread, is_file, read_source
-from hfdsl.interop.verl.composition import MAX_SEARCHES, applied, nearest_key, renamed
+from hfdsl.interop.verl.composition import MAX_SEARCHES, applied
 from hfdsl.interop.yaml_text import read_yaml
 
 TRAINER = "verl.trainer.main_ppo"

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.saving.sealed_json import parse_count, parse_file
 from hfdsl.runtime.schedule import QueuedGroup
 
 QueueFile: TypeAlias = Mapping[str, str]
@@ -160,25 +160,25 @@ class SavedStream:
             steps=_counts(entry["steps"]),
             queues=tuple(
                 SavedQueue(
-                    lag=_count(queue["lag"]),
+                    lag=parse_count(queue["lag"]),
                     late=str(queue["late"]),
-                    version=_count(queue["version"]),
+                    version=parse_count(queue["version"]),
                     groups=tuple(map(_group, queue["groups"])),
                 )
                 for queue in entry["queues"]
             ),
             in_progress=tuple(
                 SavedStep(
-                    number=_count(step["number"]),
+                    number=parse_count(step["number"]),
                     stages=_counts(step["stages"]),
                     submitted=_counts(step["submitted"]),
                     short_steps=_counts(step["short_steps"]),
-                    queries={_count(node): _counts(rows) for node, rows in step["queries"]},
+                    queries={parse_count(node): _counts(rows) for node, rows in step["queries"]},
                     stage_steps=tuple(map(_counts, step["stage_steps"])),
                 )
                 for step in entry["in_progress"]
             ),
-            files={str(group): [_file(file) for file in files] for group, files in dict(entry["files"]).items()},
+            files={str(group): [parse_file(file) for file in files] for group, files in dict(entry["files"]).items()},
             decided=_decided(entry["decided"]) if "decided" in entry else None,
             values=tuple(map(str, entry.get("values", ()))),
         )
@@ -195,14 +195,19 @@ def _decided_numbers(decided: SavedDecisions) -> dict[str, Any]:
 
 def _decided(entry: Any) -> SavedDecisions:
     counts = tuple(
-        SavedCounts(put_in=_count(put_in), taken=_count(taken), dispatched=_count(dispatched), again=_counts(again))
+        SavedCounts(
+            put_in=parse_count(put_in),
+            taken=parse_count(taken),
+            dispatched=parse_count(dispatched),
+            again=_counts(again),
+        )
         for put_in, taken, dispatched, again in entry["counts"]
     )
-    next_prompts = {_count(stage): _count(prompt) for stage, prompt in entry["next_prompts"]}
+    next_prompts = {parse_count(stage): parse_count(prompt) for stage, prompt in entry["next_prompts"]}
     return SavedDecisions(
         counts=counts,
-        decisions=_count(entry["decisions"]),
-        loaded=_count(entry["loaded"]),
+        decisions=parse_count(entry["decisions"]),
+        loaded=parse_count(entry["loaded"]),
         next_prompts=next_prompts,
     )
 
@@ -215,21 +220,8 @@ def _group_numbers(group: QueuedGroup) -> list[Any]:
 def _group(entry: Any) -> QueuedGroup:
     number, prompt, version, *of = entry
     made_of = _group(*of) if of else None
-    return QueuedGroup(_count(number), _count(prompt), _count(version), status="ready", of=made_of)
-
-
-def _count(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r} is not a count")
-    return number
+    return QueuedGroup(parse_count(number), parse_count(prompt), parse_count(version), status="ready", of=made_of)
 
 
 def _counts(numbers: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(map(_count, numbers))
-
-
-def _file(file: Any) -> dict[str, str]:
-    name, sha256 = file["file"], file["sha256"]
-    if not isinstance(name, str) or not isinstance(sha256, str) or Path(name).name != name:
-        raise ValueError(f"{name!r} is not the name of a file beside it")
-    return {"file": name, "sha256": sha256}
+    return tuple(map(parse_count, numbers))

@@ -16,7 +16,7 @@ from hfdsl.errors import CheckpointError, HfError, LostProcessError
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStream
-from hfdsl.runtime.saving.sealed_json import sealed, unsealed
+from hfdsl.runtime.saving.sealed_json import parse_file, sealed, unsealed
 from hfdsl.runtime.saving.state_files import sync_to_disk
 
 
@@ -107,20 +107,20 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
     """
     manifest = parse_manifest(folder)
     placed = {role: str(deployment[role].mesh) for role in deployment}
-    wrong = [f"seed {manifest.seed} instead of {seed}"] if manifest.seed != seed else []
-    wrong += [f"a role '{role}', which is not placed here" for role in manifest.meshes if role not in placed]
-    wrong += [
+    differences = [f"seed {manifest.seed} instead of {seed}"] if manifest.seed != seed else []
+    differences += [f"a role '{role}', which is not placed here" for role in manifest.meshes if role not in placed]
+    differences += [
         f"'{role}' on {mesh} instead of {placed[role]}"
         for role, mesh in manifest.meshes.items()
         if placed.get(role, mesh) != mesh
     ]
-    wrong += [
+    differences += [
         f"{len(states)} states of '{role}' instead of {deployment[role].mesh.world_size}"
         for role, states in manifest.roles.items()
         if placed.get(role) == manifest.meshes[role] and len(states) != deployment[role].mesh.world_size
     ]
-    if wrong:
-        raise CheckpointError("HF905", f"the state comes from another run: it has {'; '.join(wrong)}")
+    if differences:
+        raise CheckpointError("HF905", f"the state comes from another run: it has {'; '.join(differences)}")
     return manifest
 
 
@@ -131,7 +131,7 @@ def parse_manifest(folder: Path) -> Manifest:
         manifest = unsealed(file.read_bytes())
         roles = dict(manifest["roles"])
         return Manifest(
-            roles={role: [_state_of_rank(state) for state in saved["ranks"]] for role, saved in roles.items()},
+            roles={role: [parse_file(state) for state in saved["ranks"]] for role, saved in roles.items()},
             steps={str(name): _count(number) for name, number in dict(manifest["steps"]).items()},
             meshes={role: str(saved["mesh"]) for role, saved in roles.items()},
             seed=manifest["seed"],
@@ -145,14 +145,6 @@ def _count(number: Any) -> int:
     if type(number) is not int or number < 0:
         raise ValueError(f"{number!r} is not a number of steps")
     return number
-
-
-def _state_of_rank(state: Any) -> dict[str, str]:
-    """The file of a rank's state, in the folder of the manifest, and its digest."""
-    name, sha256 = state["file"], state["sha256"]
-    if not isinstance(name, str) or not isinstance(sha256, str) or Path(name).name != name:
-        raise ValueError(f"{name!r} is not the name of a file beside it")
-    return {"file": name, "sha256": sha256}
 
 
 def named_by_rank(folder: Path, saved: Mapping[str, list[dict[str, str]]]) -> dict[str, list[dict[str, str]]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hfdsl.types.foreign_text import parse_object
@@ -54,3 +55,26 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     if fields.get("format") != FORMAT:
         raise ValueError(f"it has format {fields.get('format')}, and this version of hfdsl reads format {FORMAT}")
     return fields
+
+
+def parse_count(number: Any) -> int:
+    """A count among the fields of a file.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is not a count")
+    return number
+
+
+def parse_file(entry: Any) -> dict[str, str]:
+    """The name of a file beside the one with this field, and its digest.
+
+    Raises:
+        ValueError, KeyError, TypeError: if the field does not have both, or the name is a path.
+    """
+    name, sha256 = entry["file"], entry["sha256"]
+    if not isinstance(name, str) or not isinstance(sha256, str) or Path(name).name != name:
+        raise ValueError(f"{name!r} is not the name of a file beside it")
+    return {"file": name, "sha256": sha256}

@@ -19,7 +19,7 @@ from hfdsl.rl.training.run_config import MAY_CHANGE
 from hfdsl.rl.training.toml.tables import ABSENT, differences
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.saving.driver import MANIFEST, Saving
-from hfdsl.runtime.saving.sealed_json import digest, sealed, unsealed
+from hfdsl.runtime.saving.sealed_json import digest, parse_count, sealed, unsealed
 from hfdsl.runtime.saving.state_files import sync_to_disk
 
 FOLDER = re.compile(r"step-(\d{8,})")
@@ -194,7 +194,9 @@ def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) ->
     """
     try:
         contents = unsealed((checkpoint / CHECKPOINT_FILE).read_bytes())
-        position = RunPosition(_count(contents["step"]), _cursor(contents["cursor"]), _count(contents["rows"]))
+        position = RunPosition(
+            parse_count(contents["step"]), _cursor(contents["cursor"]), parse_count(contents["rows"])
+        )
         saved = RunInputs(
             config=dict(contents["config"]),
             rows=position.rows,
@@ -228,16 +230,10 @@ def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) ->
     return Resumed(position, tuple(differing), is_sealed="format" in contents)
 
 
-def _count(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r} is not a count")
-    return number
-
-
 def _cursor(fields: Any) -> Cursor:
     cursor = Cursor(**fields)
     for count in (cursor.epoch, cursor.position, cursor.skipped, cursor.held_out):
-        _count(count)
+        parse_count(count)
     if type(cursor.seed) is not int:
         raise ValueError(f"{cursor.seed!r} is not a seed")
     return cursor
