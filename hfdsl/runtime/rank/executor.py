@@ -34,8 +34,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfdsl.errors import RoleError, WiringError
@@ -46,8 +45,8 @@ from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, to_columns
 from hfdsl.plan.rows import RowTable
-from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
-from hfdsl.protocols.collectives import Collectives, without_peers
+from hfdsl.protocols.call import Call, in_call
+from hfdsl.protocols.collectives import Collectives
 from hfdsl.protocols.ranges import RowRanges
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
@@ -59,13 +58,15 @@ from hfdsl.runtime.rank.call_turns import CallTurns
 from hfdsl.runtime.rank.in_flight import InFlight, runs_beside
 from hfdsl.runtime.rank.role_errors import role_error
 from hfdsl.runtime.rank.role_workers import RoleWorkers
+from hfdsl.runtime.rank.state_changes import StateChanges
+from hfdsl.runtime.rank.step_bodies import StepBodies
 from hfdsl.runtime.rank.step_calls import call_of_step, row_name
 from hfdsl.runtime.rank.step_stores import StepStores
 from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 from hfdsl.runtime.saving.recording import Recorder
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.rank_digests import RankDigests, rank_digests
-from hfdsl.runtime.weights.syncs import exchanging, exported_columns, loading, whole_columns
+from hfdsl.runtime.weights.syncs import exchanging, exported_columns, whole_columns
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
@@ -94,8 +95,7 @@ class Executor:
         own_process: bool = False,
     ) -> None:
         self._own_process = own_process
-        self._group, self._rank, self._seed, self._collectives = group, context.rank, seed, collectives
-        self._deployment = plan.deployment
+        self._group, self._rank, self._seed = group, context.rank, seed
         self._plans: dict[str, Plan] = {}
         self._exchanging: dict[str, frozenset[int]] = {}
         self._widths: dict[tuple[str, int], Mapping[Any, Size]] = {}  # by step, of its result's dims
@@ -104,10 +104,16 @@ class Executor:
         self.stores = StepStores(group)
         self.add(plan)
         self._specs: dict[tuple[str, int, int], tuple[SegmentSpec, Reader]] = {}
-        self._changed_in: tuple[str, int] | None = None  # the last step that may have changed a state
-        self._called_in: dict[str, tuple[str, int]] = {}  # by role, the last step with a call of it
-        self._recorder: Recorder | None = None
+        self._changes = StateChanges(self.workers)
         self.synced_digests = RankDigests()
+        self._bodies = StepBodies(
+            rank=context.rank,
+            deployment=plan.deployment,
+            workers=self.workers,
+            collectives=collectives,
+            digests=self.synced_digests,
+            own_process=own_process,
+        )
         self.in_flight = InFlight(context.rank, own_process)
         self.arrivals = Arrivals(
             group=group,
@@ -160,7 +166,7 @@ class Executor:
 
     def changed_in(self, plan: str, step: int) -> bool:
         """Whether a step may have changed a state here."""
-        return self._changed_in == (plan, step)
+        return self._changes.may_be_of((plan, step))
 
     def forget_step(self, values: bool = True) -> None:
         """Drop the specs, which new processes lack, and the ``values`` of a step that will be repeated."""
@@ -168,15 +174,11 @@ class Executor:
         if values:
             self.stores.clear()
             self.synced_digests.forget()
-            self._changed_in = None
-            self._called_in.clear()
+            self._changes.forget()
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
-        if folder is None:
-            self._recorder = None
-            return
-        self._recorder = Recorder.of(folder, self._rank)
+        self._bodies.recorder = None if folder is None else Recorder.of(folder, self._rank)
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> Digests | None:
         """The digests of a role's synced state on this rank: of its current value, or of the last one ``exported``.
@@ -339,13 +341,6 @@ class Executor:
         loads = self.in_flight.begun(call, step, plan.dataflow)
         return call_of_step(plan, call, step, index, table, rank=self._rank, seed=self._seed, loads=loads)
 
-    def _note_call(self, role: str, method: str, step: tuple[str, int]) -> None:
-        """Note that a call may change a state, before it begins."""
-        first = self._called_in.get(role) != step
-        self._called_in[role] = step
-        if self.workers.may_change(role, method, first):
-            self._changed_in = step
-
     def _call_body(
         self,
         call: SegmentCall,
@@ -358,27 +353,14 @@ class Executor:
         """Run the body of a step and return its columns."""
         current = self._current(call, step, index, table)
         current_row = row_name(current)
-        body = step.signature.body if step.role is None else getattr(self.workers[step.role], step.signature.name)
         if step.role is not None:
-            self._note_call(step.role, step.signature.name, (call.plan, call.step))
-        if self._recorder is not None:
-            body = self._recorder.around(step.label, current, body)
-        if step.parts and step.role is not None and hasattr(self.workers[step.role], "held_weights"):
-            body = partial(self.workers[step.role].held_weights, step.parts[0].state)  # the method returns whole ones
-        arriving = None
-        if step.sync is not None and step.role is not None:
-            worker, arriving = self.workers[step.role], self.synced_digests.of_arriving(step, arguments)
-            body, arguments = loading(step, worker, body, arguments, in_place=self._recorder is None)
-        peers: AbstractContextManager[None] = nullcontext()
-        if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
-            peers = without_peers((self._collectives, self._rank), step.label)
+            self._changes.note(step.role, step.signature.name, (call.plan, call.step))
+        body, arguments, arriving = self._bodies.function(step, current, arguments)
         beside = self._aside() if runs_beside(call) else nullcontext()
-        if self._own_process and not runs_beside(call):  # bodies beside each other would draw from the same streams
-            seed_streams(current)
-        streams = nullcontext() if self._own_process else seeded(current)
         check_finite_arguments(step.label, step.signature, arguments, current_row)
         body, arguments = self.in_flight.arriving(call, step, current, body, arguments)
-        with in_call(current), streams, peers, inputs_unchanged(step.label, arguments):
+        calling = self._bodies.calling(step, current, beside_others=runs_beside(call))
+        with calling, inputs_unchanged(step.label, arguments):
             try:
                 with beside, self.in_flight.taking((call.plan, call.step, step.node), current):
                     result = body(**arguments)
