@@ -116,20 +116,20 @@ def _refused(message: str) -> ResourceError:
 
 def _number_mistakes(values: Mapping[str, Any]) -> Iterator[str]:
     """The mistakes in the numbers of nodes; those that are left out have their defaults."""
-    wrong = set[str]()
+    invalid = set[str]()
     for name, least in (("count", 1), ("gpus", 0), ("domain", 1)):
         if name in values and not is_count(values[name], least):
-            wrong.add(name)
+            invalid.add(name)
             yield f"{name} is {count_range(values[name], least=least)}, got {brief(values[name])}"
     for name in ("gpu_memory_gib", "cpus", "memory_gib"):
         value = values.get(name)
         required = name in values and (value is not None or name == "cpus")
         if required and not (is_number(value) and 0 < value <= MAX_COUNT):
-            wrong.add(name)
+            invalid.add(name)
             bound = "up to 2**63 - 1" if is_number(value) and MAX_COUNT < value < math.inf else "above 0"
             yield f"{name} is a number {bound}, got {brief(value)}"
     gpus, memory = values.get("gpus", 0), values.get("gpu_memory_gib")
-    if not wrong.isdisjoint(("gpus", "gpu_memory_gib")):
+    if not invalid.isdisjoint(("gpus", "gpu_memory_gib")):
         return
     if gpus and memory is None:
         yield f"nodes with gpus = {gpus} need gpu_memory_gib, the memory of one GPU"

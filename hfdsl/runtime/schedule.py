@@ -298,6 +298,6 @@ class QueueState:
         return replace(self, groups=MappingProxyType({**self.groups, **changed}), dropped=())
 
     def _without(self, numbers: Iterable[int]) -> QueueState:
-        gone = set(numbers)
-        remaining = {number: group for number, group in self.groups.items() if number not in gone}
+        removed = set(numbers)
+        remaining = {number: group for number, group in self.groups.items() if number not in removed}
         return replace(self, groups=MappingProxyType(remaining), dropped=())

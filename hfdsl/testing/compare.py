@@ -140,13 +140,13 @@ def _tensors(expected: Any, actual: Any, tolerance: float | None) -> Iterator[Di
         return
     if tolerance is None or not expected.dtype.is_floating_point:
         bits = (as_bytes(value.contiguous()).view(expected.numel(), -1) for value in (expected, actual))
-        wrong = torch.ne(*bits).any(1) if expected.numel() else torch.zeros(0, dtype=torch.bool)
-        wrong = wrong & ~(expected.isnan() & actual.isnan()).reshape(-1)
+        differs = torch.ne(*bits).any(1) if expected.numel() else torch.zeros(0, dtype=torch.bool)
+        differs = differs & ~(expected.isnan() & actual.isnan()).reshape(-1)
     else:
-        wrong = ~torch.isclose(expected.double(), actual.double(), tolerance, tolerance, equal_nan=True).reshape(-1)
-    if not wrong.any():
+        differs = ~torch.isclose(expected.double(), actual.double(), tolerance, tolerance, equal_nan=True).reshape(-1)
+    if not differs.any():
         return
-    places = wrong.nonzero().reshape(-1)
+    places = differs.nonzero().reshape(-1)
     first, row_size = int(places[0]), max(expected[0].numel(), 1) if expected.dim() else 1
     expected_part, actual_part = expected.reshape(-1)[first], actual.reshape(-1)[first]
     more = f" (and {len(places) - 1} more of {expected.numel()} values)" if len(places) > 1 else ""

@@ -107,10 +107,10 @@ def check_rows(
 
     def fault(case: _Case) -> str | None:
         """The mistake of the function on this case, as text."""
-        if wrong := _changed_argument(signature, case, size):
-            return f"'{signature.name}' writes into its arguments, which others read too\n  {wrong}"
-        wrong = _torn(signature, case, size, tolerance) if unit is not None else None
-        return _report(signature, wrong) if wrong else None
+        if mistake := _changed_argument(signature, case, size):
+            return f"'{signature.name}' writes into its arguments, which others read too\n  {mistake}"
+        mistake = _torn(signature, case, size, tolerance) if unit is not None else None
+        return _report(signature, mistake) if mistake else None
 
     case = _find_case(signature, given, size, fault, max_examples, seed)
     if case is not None:
@@ -319,23 +319,23 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
     try:
         unsplit = _on(signature, case, every)
         parts = []
-        for some in (every[:edge], every[edge:]):
-            rows = len(some)
-            parts += [_on(signature, case, some)] if some else []
-        turned = _on(signature, case, [group * unit + i for group in case.order() for i in range(unit)])
+        for selected in (every[:edge], every[edge:]):
+            rows = len(selected)
+            parts += [_on(signature, case, selected)] if selected else []
+        reordered = _on(signature, case, [group * unit + i for group in case.order() for i in range(unit)])
     except Exception as error:  # noqa: BLE001  # a function that works on some rows and not on others
         text = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
         return f"{RAISES}on {rows} row{'' if rows == 1 else 's'} it raises {text}"
-    for name, meant in unsplit.items():
+    for name, expected in unsplit.items():
         joined = [part[name] for part in parts]
-        if meant is None:
+        if expected is None:
             continue
-        if wrong := first_difference(meant, _joined(joined), tolerance):
+        if difference := first_difference(expected, _joined(joined), tolerance):
             apart = 0 < edge < len(every)
             how = f"rows 0 to {edge - 1} and the others, given apart" if apart else "all rows, given twice"
-            return f"{how}: {_in(name)}{wrong.message}"
-        if wrong := first_difference(_rows_of(meant, _turned(case, meant)), turned[name], tolerance):
-            return f"groups given in the order {case.order()}: {_in(name)}{wrong.message}"
+            return f"{how}: {_in(name)}{difference.message}"
+        if difference := first_difference(_rows_of(expected, _turned(case, expected)), reordered[name], tolerance):
+            return f"groups given in the order {case.order()}: {_in(name)}{difference.message}"
     return None
 
 

@@ -85,19 +85,19 @@ def check_worker(
     def steps_on(mesh: Mesh) -> list[Any]:
         return _steps(flow, _deployment(flow, role, init, mesh), batches, steps)
 
-    meant = steps_on(Mesh())
+    on_one_rank = steps_on(Mesh())
     valid_meshes = [mesh for mesh in every if flow.check(_deployment(flow, role, init, mesh)).ok]
-    faults = {mesh: _fault(steps_on, mesh, meant, tolerance) for mesh in valid_meshes}
+    faults = {mesh: _fault(steps_on, mesh, on_one_rank, tolerance) for mesh in valid_meshes}
     ran = [mesh for mesh, fault in faults.items() if fault is not REFUSED]
     if all(mesh.world_size == 1 for mesh in ran):
         several = sum(mesh.world_size > 1 for mesh in valid_meshes)
         reason = f"of {several} larger that the check allows none divides these rows" if several else "none is larger"
         raise nothing("check_worker", f"{label} ran on meshes of one rank alone; {reason}: give other rows, or meshes=")
-    wrong = {mesh: fault for mesh, fault in faults.items() if fault is not None and fault is not REFUSED}
-    if wrong:
-        of = f"{len(wrong)} of {len(ran)} mesh{'es' if len(ran) > 1 else ''}"
+    differing = {mesh: fault for mesh, fault in faults.items() if fault is not None and fault is not REFUSED}
+    if differing:
+        of = f"{len(differing)} of {len(ran)} mesh{'es' if len(ran) > 1 else ''}"
         head = f"{label} gives other values on {of} than on one rank"
-        raise BrokenWorker("\n".join([head, *(f"  {as_code(mesh)}: {fault}" for mesh, fault in wrong.items())]))
+        raise BrokenWorker("\n".join([head, *(f"  {as_code(mesh)}: {fault}" for mesh, fault in differing.items())]))
 
 
 def _signature(role: type[Worker], method: str) -> Signature:
@@ -151,13 +151,13 @@ def _steps(flow: Dataflow[..., Any], deployment: Deployment, batches: Sequence[B
         raise error.with_traceback(None) from None  # show the body, not the run around it
 
 
-def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) -> str | None:
+def _fault(steps_on: Any, mesh: Mesh, on_one_rank: Sequence[Any], tolerance: float) -> str | None:
     try:
         got = steps_on(mesh)
     except HfError as error:
         return REFUSED if error.code in UNEVEN_SPLIT_CODES else str(error)
-    for number, (value, expected) in enumerate(zip(got, meant, strict=True)):
-        wrong = first_difference(expected, value, tolerance)
-        if wrong is not None:
-            return wrong.message if len(meant) == 1 else f"step {number}: {wrong.message}"
+    for number, (value, expected) in enumerate(zip(got, on_one_rank, strict=True)):
+        difference = first_difference(expected, value, tolerance)
+        if difference is not None:
+            return difference.message if len(on_one_rank) == 1 else f"step {number}: {difference.message}"
     return None

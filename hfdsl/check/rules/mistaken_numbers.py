@@ -111,12 +111,12 @@ def numbers_are_those_that_roles_gave(context: Context) -> Iterator[Finding]:
     computed = {} if program.graph.misuses else {**_old_log_probs(program), **_values(program)}
     read_names, reported = _taken_by_updates(program) if computed else {}, set[Ref]()
     for renamed in _renamed(program) if computed else ():
-        meant = sorted(read_names.get(renamed.stored, set()) - {renamed.name})
-        if renamed.name not in computed or not meant or renamed.stored in reported:
+        other_names = sorted(read_names.get(renamed.stored, set()) - {renamed.name})
+        if renamed.name not in computed or not other_names or renamed.stored in reported:
             continue
         giver, effect = computed[renamed.name]
-        maker, column = program.graph.nodes[renamed.stored.node], renamed.source or meant[0]
-        is_of_a_policy = isinstance(maker.op, RoleCall) or all(map(LOG_PROBS.fullmatch, meant))
+        maker, column = program.graph.nodes[renamed.stored.node], renamed.source or other_names[0]
+        is_of_a_policy = isinstance(maker.op, RoleCall) or all(map(LOG_PROBS.fullmatch, other_names))
         if (effect is RATIO and is_of_a_policy) or not _is_read(program, renamed.node, giver):
             continue  # of which policy log-probs are, HF335 asks
         reported.add(renamed.stored)
@@ -124,7 +124,7 @@ def numbers_are_those_that_roles_gave(context: Context) -> Iterator[Finding]:
             "HF348",
             f"'{renamed.node.label}' takes '{column}' of '{maker.label}' for the '{renamed.name}' that '{giver.label}' "
             f"returns: {effect}",
-            Label(renamed.place, f"an update reads it as '{meant[0]}'"),
+            Label(renamed.place, f"an update reads it as '{other_names[0]}'"),
             (program.producer_label(maker.id), Label(giver.span, f"returns '{renamed.name}'")),
         )
         yield _with_column(context, finding, renamed, giver, renamed.name)

@@ -184,22 +184,22 @@ class _Blocks:
 
     def events(self, code: ast.AST) -> list[Event]:
         """The calls in code that have to do with gradients, in the order in which they are written."""
-        found = list[Event]()
+        events = list[Event]()
         optimizers = frozenset(made_by_torch(self.code)).union(optimizer_parameters(self.function))
         schedules = made_by_torch(self.code, schedules=True)
         calls = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0)):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if is_step(call, optimizers):
-                found.append(Event("step", call))
+                events.append(Event("step", call))
             elif name == "step" and isinstance(call.func, ast.Attribute) and variable(call.func.value) in schedules:
-                found.append(Event("schedule", call))
+                events.append(Event("schedule", call))
             elif name in ("backward", *CLEARS, *CLIPS):
                 kind: GradientCall = "backward" if name == "backward" else "clear" if name in CLEARS else "clip"
-                found.append(Event(kind, call))
+                events.append(Event(kind, call))
             elif kind_within := self._within(name):
-                found.append(Event(kind_within, call))
-        return found
+                events.append(Event(kind_within, call))
+        return events
 
     def _within(self, name: str) -> GradientCall | None:
         """The kind of call that a call of a function of the role's code is."""

@@ -38,9 +38,9 @@ class Estimates(NamedTuple):
     """Two calls of one function over the values of a critic: one makes its returns, the other a policy's advantages."""
 
     returns: Node
-    taught: Node
+    critic_update: Node
     advantages: Node
-    learned: Node
+    policy_update: Node
 
 
 def critics_learn_the_returns_of_advantages(context: Context) -> Iterator[Finding]:
@@ -48,18 +48,18 @@ def critics_learn_the_returns_of_advantages(context: Context) -> Iterator[Findin
     program = context.program
     equal = cache(lambda: equal_values(program.graph))
     reported = set[object]()
-    for both in _estimates(program) if not program.graph.misuses else ():
-        different = _difference(program, equal, both)
-        if different is not None and both.taught.span not in reported:
-            reported.add(both.taught.span)
+    for estimates in _estimates(program) if not program.graph.misuses else ():
+        different = _difference(program, equal, estimates)
+        if different is not None and estimates.critic_update.span not in reported:
+            reported.add(estimates.critic_update.span)
             of_returns, of_advantages = different
+            critic, policy = estimates.critic_update, estimates.policy_update
             yield Finding(
                 "HF351",
-                f"'{both.taught.label}' learns returns of {of_returns}, and '{both.learned.label}' advantages of "
-                f"{of_advantages} "
+                f"'{critic.label}' learns returns of {of_returns}, and '{policy.label}' advantages of {of_advantages} "
                 "over the same values: the critic learns other returns than the policy maximizes",
-                Label(both.returns.span, f"the returns that '{both.taught.role}' learns"),
-                (Label(both.advantages.span, f"the advantages that '{both.learned.role}' learns"),),
+                Label(estimates.returns.span, f"the returns that '{critic.role}' learns"),
+                (Label(estimates.advantages.span, f"the advantages that '{policy.role}' learns"),),
                 notes=("estimate once, for both; or use the same rewards and discount for both (lam may differ)",),
             )
     yield from _rewards_for_returns(program) if not program.graph.misuses else ()
@@ -71,9 +71,9 @@ def _rewards_for_returns(program: Program) -> Iterator[Finding]:
     updates = update_lines(program.graph) if values else []
     critics = {call.role for call in values}
     estimates = {node.id: node for update in updates if update.role not in critics for node in _makers(program, update)}
-    for taught in (update for update in updates if update.role in critics):
-        own_values = {call.id for call in values if call.role == taught.role}
-        for column in program.origins.columns(taught.id) if estimates else ():
+    for critic_update in (update for update in updates if update.role in critics):
+        own_values = {call.id for call in values if call.role == critic_update.role}
+        for column in program.origins.columns(critic_update.id) if estimates else ():
             stored, name = stored_column(program.graph, column.ref), column.name or column.port
             for estimate in estimates.values():
                 read = set(_numbers(program, estimate).values())
@@ -83,9 +83,12 @@ def _rewards_for_returns(program: Program) -> Iterator[Finding]:
                 if name in float_columns(estimate) and not _discounts_all(estimate):
                     yield Finding(
                         "HF351",
-                        f"'{taught.label}' learns the '{stored.column}' of single tokens for its '{name}', and "
+                        f"'{critic_update.label}' learns the '{stored.column}' of single tokens for its '{name}', and "
                         f"'{estimate.label}' uses its values as future returns: no token learns from later rewards",
-                        Label(argument_span(taught.span, signature_of(taught), column.port), f"'{name}' of one token"),
+                        Label(
+                            argument_span(critic_update.span, signature_of(critic_update), column.port),
+                            f"'{name}' of one token",
+                        ),
                         (Label(estimate.span, f"makes '{name}' of them"),),
                         notes=(f"learn the '{name}' of '{estimate.label}'",),
                     )
@@ -102,13 +105,13 @@ def _estimates(program: Program) -> Iterator[Estimates]:
     critics = {call.role for call in values}
     updates = update_lines(program.graph) if critics else []
     makers = {node.id: _makers(program, node) for node in updates}
-    for taught in (update for update in updates if update.role in critics):
-        own_values = {call.id for call in values if call.role == taught.role}
-        for learned in (update for update in updates if update.role not in critics):
-            lone = [node for node in makers[taught.id] if node not in makers[learned.id]]
-            for returns, advantages in product(lone, makers[learned.id]):
+    for critic_update in (update for update in updates if update.role in critics):
+        own_values = {call.id for call in values if call.role == critic_update.role}
+        for policy_update in (update for update in updates if update.role not in critics):
+            lone = [node for node in makers[critic_update.id] if node not in makers[policy_update.id]]
+            for returns, advantages in product(lone, makers[policy_update.id]):
                 if _are_of_one_critic(program, returns, advantages, own_values):
-                    yield Estimates(returns, taught, advantages, learned)
+                    yield Estimates(returns, critic_update, advantages, policy_update)
 
 
 def _makers(program: Program, update: Node) -> list[Node]:
@@ -140,14 +143,14 @@ def _are_of_one_critic(program: Program, returns: Node, advantages: Node, values
     return returns.op.signature.body is advantages.op.signature.body and bool(values.intersection(*read))
 
 
-def _difference(program: Program, equal: Callable[[], tuple[int, ...]], both: Estimates) -> tuple[str, str] | None:
+def _difference(program: Program, equal: Callable[[], tuple[int, ...]], estimates: Estimates) -> tuple[str, str] | None:
     """The discounts or rewards that the returns and the advantages are estimated with, where these differ."""
-    of_returns, of_advantages = call_numbers(both.returns), call_numbers(both.advantages)
+    of_returns, of_advantages = call_numbers(estimates.returns), call_numbers(estimates.advantages)
     for name in DISCOUNTS:
         if of_returns.get(name) != of_advantages.get(name):
             return f"{name} = {of_returns[name]}", f"{name} = {of_advantages[name]}"
-    columns, nodes = _numbers(program, both.advantages), program.graph.nodes
-    for name, ref in _numbers(program, both.returns).items():
+    columns, nodes = _numbers(program, estimates.advantages), program.graph.nodes
+    for name, ref in _numbers(program, estimates.returns).items():
         counterpart = columns.get(name, ref)
         if (equal()[ref.node], ref.column) != (equal()[counterpart.node], counterpart.column):
             first, second = (f"'{column.column}' of '{nodes[column.node].label}'" for column in (ref, counterpart))

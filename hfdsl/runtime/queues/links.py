@@ -62,13 +62,13 @@ class QueueLinks:
         """The queues through which the rows of a queue's prompts come."""
         return self._behind[source]
 
-    def ways(self, stage: int) -> tuple[tuple[int, ...], ...]:
+    def paths(self, stage: int) -> tuple[tuple[int, ...], ...]:
         """The queues in a row from a stage to the trainer, for each queue of the trainer that its rows reach."""
-        ways = list[tuple[int, ...]]()
+        paths = list[tuple[int, ...]]()
         for index in self.fed_by(stage):
             reads = self.of[index].reads
-            ways += [(index,)] if reads == TRAINER else [(index, *behind) for behind in self.ways(reads)]
-        return tuple(ways)
+            paths += [(index,)] if reads == TRAINER else [(index, *behind) for behind in self.paths(reads)]
+        return tuple(paths)
 
     def _source(self, queue: int) -> int:
         stage = self.of[queue].feeds

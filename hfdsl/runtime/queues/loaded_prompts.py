@@ -163,12 +163,12 @@ class LoadedPrompts:
         """Drop batches whose prompts have all been dispatched, except batches with ``used`` prompts."""
         per_batch = self._per_batch(stage)
         used_batches = {prompt // per_batch for prompt in used}
-        gone = [
+        dispatched = [
             (reader, number)
             for reader, number in self.batches
             if reader == stage and number not in used_batches and (number + 1) * per_batch <= self.next[stage]
         ]
-        for key in gone:
+        for key in dispatched:
             if key[1] != self.loaded - 1:
                 del self.batches[key]
 

@@ -125,12 +125,12 @@ class QueueLoop:
     queues: list[QueueState]
     links: QueueLinks = field(default_factory=QueueLinks)
     _losses_in_a_row: Counter[int] = field(default_factory=Counter, init=False)
-    _ways: Mapping[int, Sequence[tuple[Sequence[int], int]]] = field(init=False)  # by stage, with their places
+    _paths: Mapping[int, Sequence[tuple[Sequence[int], int]]] = field(init=False)  # by stage, with their places
 
     def __post_init__(self) -> None:
-        self._ways = {
+        self._paths = {
             stage: [
-                (way, places_in_a_row([self.queues[index].spec for index in way])) for way in self.links.ways(stage)
+                (path, places_in_a_row([self.queues[index].spec for index in path])) for path in self.links.paths(stage)
             ]
             for stage in (*self.links.sources, *self.links.between)
         }
@@ -170,9 +170,9 @@ class QueueLoop:
             queue = self.queues[index]
             if not queue.admits(queue.spec.dispatch):
                 return False
-        for way, places in self._ways[stage]:
-            occupied = sum(self.queues[index].occupied for index in way)
-            if occupied + self.queues[way[0]].spec.dispatch > places:
+        for path, places in self._paths[stage]:
+            occupied = sum(self.queues[index].occupied for index in path)
+            if occupied + self.queues[path[0]].spec.dispatch > places:
                 return False
         return True
 
@@ -259,21 +259,23 @@ class QueueLoop:
             by_queue.setdefault(index, []).append(number)
         decisions = list[Decision]()
         for index, numbers in sorted(by_queue.items()):
-            gone = [number for number in numbers if lost((index, number))]
-            self.queues[index] = self.queues[index].finish(number for number in numbers if number not in gone)
-            if len(gone) < len(numbers):
+            lost_numbers = [number for number in numbers if lost((index, number))]
+            self.queues[index] = self.queues[index].finish(number for number in numbers if number not in lost_numbers)
+            if len(lost_numbers) < len(numbers):
                 self._losses_in_a_row[index] = 0
-            if gone:
-                decisions.append(self._lose(index, gone, starves=starves, all_of_them=len(gone) == len(numbers)))
+            if lost_numbers:
+                decisions.append(
+                    self._lose(index, lost_numbers, starves=starves, all_of_them=len(lost_numbers) == len(numbers))
+                )
         return decisions
 
-    def _lose(self, index: int, gone: Sequence[int], *, starves: bool, all_of_them: bool) -> Decision:
+    def _lose(self, index: int, lost_numbers: Sequence[int], *, starves: bool, all_of_them: bool) -> Decision:
         state = self.queues[index]
-        self._losses_in_a_row[index] += len(gone) if all_of_them else 0
+        self._losses_in_a_row[index] += len(lost_numbers) if all_of_them else 0
         if starves and self._losses_in_a_row[index] > STARVED * state.spec.places:
             raise starved(state, self._losses_in_a_row[index])
-        self.queues[index] = state.lose(gone)
-        return lose_decision(self.queues[index], gone)
+        self.queues[index] = state.lose(lost_numbers)
+        return lose_decision(self.queues[index], lost_numbers)
 
 
 @dataclass(slots=True)

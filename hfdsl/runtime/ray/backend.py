@@ -306,8 +306,8 @@ class RayBackend(RayGroups):
 
     def references(self) -> Iterator[Any]:
         """The references held between steps: to the last step's acknowledgments and to its row table."""
-        held = (*self._pending, *self._sends, *self._acknowledged, *self._order)
-        yield from (ref for ref in held if isinstance(ref, ray.ObjectRef))
+        replies = (*self._pending, *self._sends, *self._acknowledged, *self._order)
+        yield from (ref for ref in replies if isinstance(ref, ray.ObjectRef))
         yield from self._calls.references()
         if self._sent_table is not None:
             yield self._sent_table[1]

@@ -38,10 +38,10 @@ class CalledRows:
         if node is None or step.node not in self.table.splits:
             return ""
         ranges = argument_rows(self.table, step, Ref(node), step.chunk_of[step.ranks.index(rank)])
-        held = [row for start, stop in ranges for row in range(start, stop)]
+        row_numbers = [row for start, stop in ranges for row in range(start, stop)]
         name = next(name for name, operand in step.arguments if isinstance(operand, Ref) and operand.node == node)
-        text = f"{numbered('row', held)} of {self.table.rows[node]} of '{name}'"
-        made_of = input_rows(self.plan, self.table, node, held)
+        text = f"{numbered('row', row_numbers)} of {self.table.rows[node]} of '{name}'"
+        made_of = input_rows(self.plan, self.table, node, row_numbers)
         if made_of is None:
             return text
         source, rows = made_of

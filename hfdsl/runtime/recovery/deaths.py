@@ -72,10 +72,10 @@ class Deaths:
 
 
 def _always_dies(call: RepeatedCall, ends: Sequence[str], rows: str) -> RoleError:
-    held = f"; the rank had {rows}" if rows else ""
+    rows_of_rank = f"; the rank had {rows}" if rows else ""
     return RoleError(
         "HF842",
         f"{call.labels} ended its process {len(ends)} times on rank {call.rank} of '{call.group}', in step {call.step} "
-        f"of '{call.plan}', and is not repeated again{held}"
+        f"of '{call.plan}', and is not repeated again{rows_of_rank}"
         + "".join(f"\n  death {number}: {end}" for number, end in enumerate(ends, 1)),
     )

@@ -86,9 +86,10 @@ def round_trip(trial: Trial) -> None:
         want(trial.read(got) == trial.rows, f"ranks return what they receive: {_should_get(trial.rows)}")
         return
     for place, entry in enumerate(got):
-        meant = trial.of_rank(place) if trial.subject.per_rank else trial.rows
+        expected = trial.of_rank(place) if trial.subject.per_rank else trial.rows
         want(
-            trial.read(entry) == meant, f"entry {place} of the result is {trial.describe(entry)}; the rank gave {meant}"
+            trial.read(entry) == expected,
+            f"entry {place} of the result is {trial.describe(entry)}; the rank gave {expected}",
         )
 
 
@@ -98,8 +99,8 @@ def row_map(trial: Trial) -> None:
         (mapped, "9000 - 7 * row for each row"),
         (doubled, "two rows, 9000 - 2 * row and 8999 - 2 * row, for each row"),
     ):
-        meant = body(trial.rows)
-        want(trial.read(trial.run(body)) == meant, f"each rank returns {returned}: {_should_get(meant)}")
+        expected = body(trial.rows)
+        want(trial.read(trial.run(body)) == expected, f"each rank returns {returned}: {_should_get(expected)}")
 
 
 def order(trial: Trial) -> None:
@@ -139,8 +140,11 @@ def padding(trial: Trial) -> None:
     if trial.subject.functions is None:
         for pad in get_args(Pad):
             for body, returned in bodies:
-                meant = body(trial.rows)
-                want(trial.read(trial.run(body, pad=pad)) == meant, f"pad={pad!r}, {returned}: {_should_get(meant)}")
+                expected = body(trial.rows)
+                want(
+                    trial.read(trial.run(body, pad=pad)) == expected,
+                    f"pad={pad!r}, {returned}: {_should_get(expected)}",
+                )
         if not even:
             want(_refused(trial), f"{uneven}, and are not refused without padding")
     elif not even:
@@ -149,9 +153,9 @@ def padding(trial: Trial) -> None:
                 got = trial.run(body)
             except Exception:  # noqa: BLE001  # rows that do not divide are refused: as good as padding them
                 return
-            meant = body(trial.rows)
-            right = sorted(trial.read(got)) == sorted(meant)
-            want(right, f"{uneven}, and {returned}: {_should_get(meant)} in some order, or an error at dispatch")
+            expected = body(trial.rows)
+            right = sorted(trial.read(got)) == sorted(expected)
+            want(right, f"{uneven}, and {returned}: {_should_get(expected)} in some order, or an error at dispatch")
 
 
 def _refused(trial: Trial) -> bool:
@@ -169,14 +173,14 @@ def no_aliasing(trial: Trial) -> None:
     mine = [*value, *named] if trial.subject.per_rank else [value, named]
 
     def unharmed(when: str) -> None:
-        now = [trial.describe(container) for container in mine]
-        wrong = next((damage for container in mine if (damage := kind.whole(container)) is not None), None)
-        want(wrong is None, f"the caller's object is {wrong} {when}")
-        meant = [
+        current = [trial.describe(container) for container in mine]
+        damaged = next((damage for container in mine if (damage := kind.whole(container)) is not None), None)
+        want(damaged is None, f"the caller's object is {damaged} {when}")
+        expected = [
             trial.describe(container) for container in (trial.value() if trial.subject.per_rank else [trial.value()])
         ] * 2
-        for number, (rows, before) in enumerate(zip(now, meant, strict=True)):
-            passed = "by position" if 2 * number < len(meant) else "by name"
+        for number, (rows, before) in enumerate(zip(current, expected, strict=True)):
+            passed = "by position" if 2 * number < len(expected) else "by name"
             want(rows == before, f"the caller passed rows {before} {passed}, and its object has {rows} {when}")
 
     try:
@@ -194,11 +198,11 @@ def no_aliasing(trial: Trial) -> None:
         for part in parts if kind.name == "list" else ():
             part.append(-1)
         unharmed("after ranks have appended to their own lists")
-    handed, seen = list(outputs), [trial.describe(output) for output in outputs]
+    handed, before_collect = list(outputs), [trial.describe(output) for output in outputs]
     trial.got = trial.subject.collect(trial.mesh, handed, added)
     same = len(handed) == len(outputs) and all(a is b for a, b in zip(handed, outputs, strict=True))
     want(same, "collect changed the list of outputs that it received")
-    want([trial.describe(output) for output in outputs] == seen, "collect changed an output that it received")
+    want([trial.describe(output) for output in outputs] == before_collect, "collect changed an output that it received")
     unharmed("after collect")
 
 
@@ -218,11 +222,11 @@ def placement(trial: Trial) -> None:
     rows, size = trial.rows, trial.case.rows // trial.subject.chunks(trial.mesh)
     seen = set[int]()
     for rank, chunk in enumerate(declared.chunk_of(trial.mesh)):
-        meant = rows[chunk * size : (chunk + 1) * size] if trial.subject.splits else rows
+        expected = rows[chunk * size : (chunk + 1) * size] if trial.subject.splits else rows
         if trial.subject.per_rank:
-            meant = trial.of_rank(rank)
+            expected = trial.of_rank(rank)
         if chunk not in seen:  # of replicas the first: that they agree is another law
-            want(trial.read(parts[rank]) == meant, f"rank {rank} is to hold the rows {' '.join(map(str, meant))}")
+            want(trial.read(parts[rank]) == expected, f"rank {rank} is to hold the rows {' '.join(map(str, expected))}")
         seen.add(chunk)
     outputs = trial.apply(mapped, parts)
     full = trial.collect(outputs, added)
@@ -247,12 +251,12 @@ def structure(trial: Trial) -> None:
     parts, added = trial.dispatch(trial.value())
     kind = trial.case.kind
     for rank, part in enumerate(parts):
-        wrong = kind.whole(part)
-        want(wrong is None, f"rank {rank} receives {wrong}")
+        damage = kind.whole(part)
+        want(damage is None, f"rank {rank} receives {damage}")
     got = trial.collect([kind.make(trial.read(part)) for part in parts], added)
     for result in [got] if trial.subject.joins else got:
-        wrong = kind.whole(result)
-        want(wrong is None, f"the caller gets {wrong}")
+        damage = kind.whole(result)
+        want(damage is None, f"the caller gets {damage}")
 
 
 def determinism(trial: Trial) -> None:
