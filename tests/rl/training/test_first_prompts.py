@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hfdsl.errors import DataError
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.feeds import training_feed
-from tests.rl.training.test_preflight import findings, line, only, project
+from tests.rl.training.preflight_runs import findings, line, only, project
 from tests.tools.test_fixing_config import RUN
 
 __all__ = ["project"]  # a fixture for all tests here

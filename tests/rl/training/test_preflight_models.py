@@ -16,7 +16,7 @@ from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import load
 from hfdsl.rl.training.preflight.architecture import default_tokens
 from hfdsl.rl.workers.slicing import BY_HEADS
-from tests.rl.training.test_preflight import SIZED, findings, line, only, project, saved
+from tests.rl.training.preflight_runs import SIZED, findings, line, only, project, saved
 from tests.tools.test_fixing_config import RUN
 
 __all__ = ["project"]  # a fixture for all tests here
