@@ -66,8 +66,6 @@ def rows_of_steps(plan: CompiledPlan) -> int:
 
 
 WITH_OTHER_POOLS = ("GPUs for sampling", "a reward model", "a queue", "a critic")
-
-
 """Runs whose plans no property draws."""
 
 

@@ -73,9 +73,7 @@ def test_what_has_no_counterpart_is_refused_at_its_option(
 
 NUMBERS = [0, -1, 3, 2**70, 10**25, 1.5, float("inf"), float("nan")]
 
-
 OTHERS = [True, None, "x", "$x", "", "???", "a\nb", "\0", [1, 2], {"a": 1}]
-
 
 RUNS = {
     "verl": script(),
@@ -99,8 +97,6 @@ UNHASHED = {
     "trl": ["loss_type", "scale_rewards", "seed"],
     "openrlhf": ["actor.policy_loss_type", "algo.advantage.estimator", "train.seed"],
 }
-
-
 """Options whose values are looked up in a table, or written as they are."""
 
 
