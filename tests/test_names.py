@@ -16,7 +16,7 @@ import hfdsl as hf
 SOURCE = Path(hf.__file__).read_text("utf-8")
 
 
-def told_to_type_checkers() -> dict[str, str]:
+def imports_for_type_checkers() -> dict[str, str]:
     """Every name of the TYPE_CHECKING block with its module."""
     [block] = (s for s in ast.parse(SOURCE).body if isinstance(s, ast.If) and ast.unparse(s.test) == "TYPE_CHECKING")
     imports = [s for s in block.body if isinstance(s, ast.ImportFrom)]
@@ -25,7 +25,7 @@ def told_to_type_checkers() -> dict[str, str]:
 
 
 def test_the_table_the_imports_and_all_are_equal() -> None:
-    assert told_to_type_checkers() == hf._HOMES
+    assert imports_for_type_checkers() == hf._HOMES
     assert sorted(hf._HOMES) == sorted(hf.__all__)
     assert len(set(hf.__all__)) == len(hf.__all__)
 

@@ -21,7 +21,7 @@ from hfdsl.types.numbers import checked_deadline
 W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
-Way: TypeAlias = Literal["object store", "cuda ipc"]
+TransportName: TypeAlias = Literal["object store", "cuda ipc"]
 """The transport by which values leave the process that produced them."""
 
 
@@ -36,7 +36,7 @@ class Placement(Generic[W]):
     mesh: Mesh
     colocate: bool
     gpu_memory: GpuMemory | None = None
-    transport: Way | None = None
+    transport: TransportName | None = None
     offload: bool | None = None
     deadline: float | None = None
     span: Span = field(default=NOWHERE, compare=False)
@@ -72,7 +72,7 @@ def place(
     mesh: Mesh | None = None,
     colocate: bool = True,
     gpu_memory: str | Mapping[str, str] | None = None,
-    transport: Way | None = None,
+    transport: TransportName | None = None,
     offload: bool | None = None,
     deadline: float | None = None,
     **kwargs: Any,
@@ -118,8 +118,8 @@ def place(
     for name, flag in (("colocate", colocate), ("offload", offload)):
         if not isinstance(flag, bool) and (name, flag) != ("offload", None):
             raise ResourceError("HF507", f"place({role.__name__}): {name}= is True or False, got {flag!r}")
-    if transport is not None and transport not in (ways := get_args(Way)):
-        choices = ", ".join(map(repr, ways))
+    if transport is not None and transport not in (transports := get_args(TransportName)):
+        choices = ", ".join(map(repr, transports))
         raise ResourceError("HF524", f"place({role.__name__}): transport= takes one of {choices}, got {transport!r}")
     if offload:
         reason = not_offloadable(role) if pool.use_gpu else f"pool '{pool.name}' has no GPUs"

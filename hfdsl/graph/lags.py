@@ -61,8 +61,8 @@ def stage_lags(split: Split) -> Mapping[tuple[int, int], int]:
     # Stages have higher numbers than those that feed them.
     for node, queue in sorted(split.queues, key=lambda item: split.of[item[0].id]):
         feeds, reads = split.producer(node), split.of[node.id]
-        ways = [(feeds, 0), *((first, lag) for (first, last), lag in ahead.items() if last == feeds)]
-        for first, lag in ways:
+        paths = [(feeds, 0), *((first, lag) for (first, last), lag in ahead.items() if last == feeds)]
+        for first, lag in paths:
             ahead[first, reads] = max(ahead.get((first, reads), 0), lag + (queue.lag or 0))
     return ahead
 

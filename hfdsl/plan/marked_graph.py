@@ -77,17 +77,17 @@ class MarkedGraph:
                 after[source].append(target)
         finished: set[str] = set()
         for start, first in after.items():
-            path, ways = [start], [iter(first)]
-            while ways and start not in finished:
-                node = next(ways[-1], None)
+            path, untried = [start], [iter(first)]
+            while untried and start not in finished:
+                node = next(untried[-1], None)
                 if node is None:
                     finished.add(path.pop())
-                    ways.pop()
+                    untried.pop()
                 elif node in path:
                     return tuple(path[path.index(node) :])
                 elif node not in finished:
                     path.append(node)
-                    ways.append(iter(after[node]))
+                    untried.append(iter(after[node]))
         return None
 
     def critical_cycle(self) -> Cycle | None:

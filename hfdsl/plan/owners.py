@@ -48,5 +48,5 @@ class Owners:
         remote = hosts is not None and other_hosts is not None and hosts[source] != other_hosts[target]
         if target not in self._shared:
             return remote, 0
-        here, other = self._coordinates[source], self._coordinates[self._shared[target]]
-        return remote, (here.pp != other.pp) + (here.dp != other.dp) + (here.tp != other.tp)
+        rank, peer = self._coordinates[source], self._coordinates[self._shared[target]]
+        return remote, (rank.pp != peer.pp) + (rank.dp != peer.dp) + (rank.tp != peer.tp)

@@ -143,9 +143,9 @@ def throughput(
 
     def graph(lags: Sequence[int | None]) -> MarkedGraph:
         """The rounds of the plan with these lags from stage to stage; a queue without one never makes a reader wait."""
-        ways = [(ends, lags[first:last], rounds) for ends, first, last, rounds in (*reads, *results)]
+        paths = [(ends, lags[first:last], rounds) for ends, first, last, rounds in (*reads, *results)]
         data = {
-            TokenEdge(*ends, sum(lag or 0 for lag in way) + rounds) for ends, way, rounds in ways if None not in way
+            TokenEdge(*ends, sum(lag or 0 for lag in path) + rounds) for ends, path, rounds in paths if None not in path
         }
         return MarkedGraph(calls, tuple(edges | data))
 

@@ -165,10 +165,10 @@ def check_prompts(links: QueueLinks, specs: Sequence[QueueSpec], decisions: Iter
     Traceback (most recent call last):
     hfdsl.testing.queues.BrokenQueueError: prompts [1] come into 'scored', where [0] should come
     """
-    ways = _Ways(links, specs)
-    problems = [text for decision in decisions for text in ways.problems(decision)]
-    if ways.coming:
-        problems.append(f"prompts {list(next(iter(ways.coming.values())))} were taken, and no queue has them")
+    places = _PromptPlaces(links, specs)
+    problems = [text for decision in decisions for text in places.problems(decision)]
+    if places.coming:
+        problems.append(f"prompts {list(next(iter(places.coming.values())))} were taken, and no queue has them")
     if problems:
         raise BrokenQueueError("\n".join(problems))
 
@@ -187,7 +187,7 @@ class _Source:
         return (*again, *range(new, self.new))
 
 
-class _Ways:
+class _PromptPlaces:
     """Where prompts are while a log is read.
 
     ``coming`` has by queue the prompts that the stage in front of it has begun with, until they are dispatched.
@@ -198,7 +198,7 @@ class _Ways:
         self._queues = {spec.name: index for index, spec in enumerate(specs)}
         self._sources = {stage: _Source({queue: [] for queue in links.behind(stage)}) for stage in links.sources}
         self._source_of = {queue: source for source in self._sources.values() for queue in source.again}
-        self._there: list[dict[int, int]] = [{} for _ in specs]  # by queue and group
+        self._queued: list[dict[int, int]] = [{} for _ in specs]  # by queue and group
         self._trained: list[set[int]] = [set() for _ in specs]
         self.coming: dict[int, tuple[int, ...]] = {}
 
@@ -217,14 +217,14 @@ class _Ways:
             self.coming |= dict.fromkeys(self._links.fed_by(feeds), chosen)
         if (expected := self.coming.pop(queue)) != decision.prompts:
             yield f"prompts {list(decision.prompts)} come into '{decision.queue}', where {list(expected)} should come"
-        self._there[queue] |= zip(decision.groups, decision.prompts, strict=True)
+        self._queued[queue] |= zip(decision.groups, decision.prompts, strict=True)
 
     def _leave(self, queue: int, decision: Decision) -> Iterator[str]:
         if self.coming:
             names = ", ".join(f"'{self._specs[index].name}'" for index in self.coming)
             yield f"a {decision.kind} of '{decision.queue}' comes before what was begun has come into {names}"
             self.coming.clear()
-        queued, trained = self._there[queue], self._trained[queue]
+        queued, trained = self._queued[queue], self._trained[queue]
         prompts = tuple(queued.pop(group) for group in decision.groups if group in queued)
         if len(prompts) < len(decision.groups):
             yield f"a {decision.kind} has groups that are not in '{decision.queue}': {list(decision.groups)}"

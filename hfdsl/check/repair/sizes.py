@@ -112,11 +112,11 @@ def _repairs_all(context: Context, sizes: Mapping[type[Dim], int]) -> bool:
 
 def _pairs(context: Context, atoms: Iterable[object]) -> list[tuple[type[Dim], type[Dim]]]:
     """The pairs of dims with a size each, one of them among ``atoms``, that one demand is about."""
-    mine = _sized(context, atoms)
-    groups = [mine, *dict.fromkeys(demand.constraint.size.atoms for demand in solvable_demands(context))]
+    sized = _sized(context, atoms)
+    groups = [sized, *dict.fromkeys(demand.constraint.size.atoms for demand in solvable_demands(context))]
     pairs: dict[frozenset[type[Dim]], tuple[type[Dim], type[Dim]]] = {}
     for pair in chain.from_iterable(combinations(_sized(context, group), 2) for group in groups):
-        if not set(pair).isdisjoint(mine) and context.alternatives.keys().isdisjoint(pair):
+        if not set(pair).isdisjoint(sized) and context.alternatives.keys().isdisjoint(pair):
             pairs.setdefault(frozenset(pair), pair)
     return list(pairs.values())
 

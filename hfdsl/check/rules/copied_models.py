@@ -70,8 +70,9 @@ def _differ(left: Any, right: Any) -> bool:
 
 def has_other_shapes(sync: WeightSync) -> bool:
     """Whether both sides state parameters that differ by more than an output layer: HF730 to HF732 name them."""
-    ours, theirs = (Counter(parameter.shape for parameter in side.parameters) for side in (sync.source, sync.target))
-    return bool(ours and theirs) and ours != theirs and (ours - theirs).total() + (theirs - ours).total() != 1
+    exported, loaded = (Counter(entry.shape for entry in side.parameters) for side in (sync.source, sync.target))
+    differing = (exported - loaded).total() + (loaded - exported).total()
+    return bool(exported and loaded) and differing > 1
 
 
 def _settings(sync: WeightSync, fact: str) -> tuple[dict[str, object], dict[str, object]]:

@@ -221,8 +221,8 @@ def _unaligned(context: Context, node: Node, demand: AlignedRows) -> Finding:
             notes=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in undecided)}}}",),
         )
     why = "padding keeps no such pairs" if demand.paired else "which rows belong together is unknown"
-    ours, theirs = context.known(size).value, context.known(rows).value
-    numbers = "" if ours is None or theirs is None else f" ({ours} and {theirs} with the sizes given)"
+    known = [context.known(size).value, context.known(rows).value]
+    numbers = "" if None in known else f" ({known[0]} and {known[1]} with the sizes given)"
     return Finding(
         "HF420",
         f"'{node.label}' splits its arguments over {demand.chunks} chunks, but port '{port}' has {size} rows and "

@@ -76,9 +76,9 @@ def _unreachable(producer: ProcessGroup, reader: ProcessGroup) -> str | None:
     """Why a value of the producer's processes cannot reach the reader's; None if it can."""
     if not reader.pool.use_gpu:
         return f"its pool '{reader.pool.name}' has no GPUs"
-    ours, theirs = (
+    from_nodes, to_nodes = (
         frozenset((root.name, node) for root, node, _ in node_runs(pool)) for pool in (producer.pool, reader.pool)
     )
-    if {root for root, _ in ours} == {root for root, _ in theirs} and not ours & theirs:
+    if {root for root, _ in from_nodes} == {root for root, _ in to_nodes} and not from_nodes & to_nodes:
         return "it is on other nodes, and CUDA IPC only works between processes of one node"
     return None

@@ -68,20 +68,20 @@ class EngineProcess:
         self.lends = False
         """Whether the engine read the last weights in place."""
         folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
-        ours, theirs = socket.socketpair()
+        own_socket, engine_socket = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
         environment = {name: value for name, value in os.environ.items() if name not in OF_A_TRAINER}
         environment["PYTHONPATH"] = os.pathsep.join(path or "." for path in sys.path)
-        with theirs:
+        with engine_socket:
             self._process = Popen(
-                [sys.executable, "-c", MAIN, str(theirs.fileno()), folder],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-c", MAIN, str(engine_socket.fileno()), folder],
+                pass_fds=[engine_socket.fileno()],
                 stdin=DEVNULL,
                 stdout=self._output,
                 stderr=STDOUT,
                 env=environment,
             )
-        self._connection: Connection[Any, Any] = Connection(ours.detach())
+        self._connection: Connection[Any, Any] = Connection(own_socket.detach())
         self.close = finalize(self, _end, self._process, self._connection, self._output, folder)
         """End the process; do nothing if it has ended."""
         self._begin()

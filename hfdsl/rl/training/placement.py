@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import hfdsl as hf
-from hfdsl.deploy.deployment import Placement, Way
+from hfdsl.deploy.deployment import Placement, TransportName
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.offloading import not_offloadable
@@ -55,7 +55,7 @@ class PlacementConfig:
     """Whether the role shares processes with the other roles of the pool."""
     gpu_memory: str | dict[str, str] | None = None
     """The GPU memory of a process: ``"40GiB"`` or ``"60%"`` of the device, or such an amount for each part."""
-    transport: Way | None = None
+    transport: TransportName | None = None
     """The only way for its columns between processes; left out, the plan chooses."""
     offload: bool | None = None
     """Whether the role is in host memory while it is idle."""

@@ -112,9 +112,9 @@ def check_side_by_side(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec]
         (first, first_spec), *others = fed
         for queue, spec in others:
             if (spec.dispatch, spec.batch) != (first_spec.dispatch, first_spec.batch):
-                here = f"gets {spec.dispatch} groups a step and has {spec.batch} in a batch"
-                there = f"{first.subject}, of the same stage, gets {first_spec.dispatch} and has {first_spec.batch}"
-                raise HfError("HF765", f"{queue.subject} {here}, and {there}: one would fill up before the other")
+                has = f"gets {spec.dispatch} groups a step and has {spec.batch} in a batch"
+                first_has = f"{first.subject}, of the same stage, gets {first_spec.dispatch} and has {first_spec.batch}"
+                raise HfError("HF765", f"{queue.subject} {has}, and {first_has}: one would fill up before the other")
         for queue, spec in fed if others else ():
             if spec.late == "drop" and spec.batch % spec.dispatch:
                 text = f"drops groups, while other queues of its stage keep theirs, and a batch of {spec.batch} groups"

@@ -86,20 +86,22 @@ def _check_queues(plan: Plan, saved: SavedStream) -> None:
     trained; of two queues, one could lose all of its groups while the other is full.
     """
     declared = [(queue.lag or 0, queue.late or "wait") for _, queue in plan.split.queues]
-    there = [(queue.lag, queue.late) for queue in saved.queues]
-    in_words = f"{_queues_in_words(there)} there, {_queues_in_words(declared)} here"
+    former = [(queue.lag, queue.late) for queue in saved.queues]
+    in_words = f"{_queues_in_words(former)} there, {_queues_in_words(declared)} here"
     text, advice = "the state comes from a run with other queues", "continue with the dataflow and the options that"
-    if len(declared) != len(there):
+    if len(declared) != len(former):
         raise CheckpointError("HF905", f"{text}: {in_words}; {advice} saved it")
     if decides(plan) != (saved.decided is not None):
         steps, groups = "take whole steps in order", "take groups of several steps"
         was, here = (steps, groups) if decides(plan) else (groups, steps)
         advice = (
-            "give compile the dims= of the run that saved it" if declared == there else f"{in_words}; {advice} saved it"
+            "give compile the dims= of the run that saved it"
+            if declared == former
+            else f"{in_words}; {advice} saved it"
         )
         raise CheckpointError("HF905", f"{text}: they {was} there, and {here} here; {advice}")
     tests_groups = len(declared) == 1 and declared[0][1] != "wait"
-    keep = (late == was_late and lag >= was for (lag, late), (was, was_late) in zip(declared, there, strict=True))
+    keep = (late == was_late and lag >= was for (lag, late), (was, was_late) in zip(declared, former, strict=True))
     if not tests_groups and not all(keep):
         allowed = (
             "a lag may become larger, and behind a single queue that drops, refills or masks, lag= and late= may be"

@@ -108,19 +108,19 @@ class LoadedPrompts:
 
     def _check_alike(self, stage: int, inputs: Mapping[int, Batch]) -> None:
         """Where prompts are dispatched again, together with later ones, their rows must form one column."""
-        before = self.batches.get((stage, self.loaded - 1))
+        previous = self.batches.get((stage, self.loaded - 1))
         behind = [self._specs[index] for index in self._stages.links.behind(stage)]
-        if before is None or not any(spec.late == "refill" for spec in behind):
+        if previous is None or not any(spec.late == "refill" for spec in behind):
             return
         names = {node: name for name, node in self._stages.inputs[stage].items()}
         for node, batch in inputs.items():
             for column, value in batch.__hf_columns__.items():
-                shape, there = (_row_shape(rows) for rows in (value, before[node].__hf_columns__[column]))
-                if shape != there:
+                shape, former = (_row_shape(rows) for rows in (value, previous[node].__hf_columns__[column]))
+                if shape != former:
                     raise HfError(
                         "HF765",
                         f"column '{column}' of '{names[node]}' {shape} in a batch of the loader of "
-                        f"'{self._plan.name}', and {there} in the one before: late=\"refill\" dispatches prompts of "
+                        f"'{self._plan.name}', and {former} in the one before: late=\"refill\" dispatches prompts of "
                         "several batches together; give all the same columns, padded to one length or ragged",
                     )
 

@@ -320,15 +320,15 @@ class PlanCalls:
 
     def _filters_read(self, node: int) -> set[int]:
         """The values that decide which rows the filters before a node keep, within its stage."""
-        sources, before, seen = set[int](), [node], set[int]()
-        while before:
-            here = self.plan.node(before.pop())
-            if here.id in seen:
+        sources, waiting, seen = set[int](), [node], set[int]()
+        while waiting:
+            node_before = self.plan.node(waiting.pop())
+            if node_before.id in seen:
                 continue
-            seen.add(here.id)
-            if not (isinstance(here.op, Queue) and here.op.splits):
-                before += [ref.node for ref in here.refs]
-            keep = dict(here.arguments)["keep"] if isinstance(here.op, Filter) else None
+            seen.add(node_before.id)
+            if not (isinstance(node_before.op, Queue) and node_before.op.splits):
+                waiting += [ref.node for ref in node_before.refs]
+            keep = dict(node_before.arguments)["keep"] if isinstance(node_before.op, Filter) else None
             if isinstance(keep, Ref):
                 sources |= {source for source, _ in origins(self.plan.graph, keep.node, keep.column or VALUE)}
         return sources

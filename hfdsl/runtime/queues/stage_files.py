@@ -163,11 +163,12 @@ def loaded(
             number, stage = divmod(-1 - key, len(stages.plans))
             batches[stage, number] = _batches_of(stages, stage, contents[key])
             sizes |= bind_sizes(stages.plans[stage], batches[stage, number])
-    here = [groups_of(queue, sizes) for queue in stages.queues]
-    was = [(counts.put_in, counts.taken) for counts in decided.counts]
-    if here != was:
+    current = [groups_of(queue, sizes) for queue in stages.queues]
+    former = [(counts.put_in, counts.taken) for counts in decided.counts]
+    if current != former:
         raise CheckpointError(
-            "HF905", f"the state comes from a run with other queues: (put in, taken) {was} groups there, {here} here"
+            "HF905",
+            f"the state comes from a run with other queues: (put in, taken) {former} groups there, {current} here",
         )
     return LoadedQueues(saved, decided, sizes, batches, contents)
 

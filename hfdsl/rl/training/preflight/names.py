@@ -63,8 +63,8 @@ def problem_in_sources(text: str, arguments: int, folder: Path) -> NameProblem |
     if not module or not name:
         return problem_of(text, arguments)
     if module.endswith(".py"):
-        there = next((base / module for base in (Path(), folder) if (base / module).is_file()), None)
-        return None if there is None else _problem_in(there, text, arguments)
+        file = next((base / module for base in (Path(), folder) if (base / module).is_file()), None)
+        return None if file is None else _problem_in(file, text, arguments)
     spec = _spec(module)[0] if all(part.isidentifier() for part in module.split(".")) else None
     is_here = spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(Path.cwd())
     return problem_of(text, arguments) if is_here else None

@@ -219,10 +219,11 @@ def read(checkpoint: Path, inputs: RunInputs, accepted: Collection[str] = ()) ->
     refused = [difference for difference in differing if not difference.is_accepted(accepted)]
     if refused:
         kinds = [kind for kind in KINDS if any(difference.is_accepted([kind]) for difference in refused)]
-        ways = f"{' '.join(f'--accept {kind}' for kind in kinds)} accepts the changes"
-        ways += ", --set does so for a field" if "config" in kinds else ""
-        ways = ways if all(difference.is_accepted(KINDS) for difference in refused) else "seed and meshes cannot change"
-        raise CheckpointError("HF905", f"'{checkpoint}' is of {differences_text(differing)}\n{ways}")
+        advice = "seed and meshes cannot change"
+        if all(difference.is_accepted(KINDS) for difference in refused):
+            advice = f"{' '.join(f'--accept {kind}' for kind in kinds)} accepts the changes"
+            advice += ", --set does so for a field" if "config" in kinds else ""
+        raise CheckpointError("HF905", f"'{checkpoint}' is of {differences_text(differing)}\n{advice}")
     if inputs.rows != position.rows:  # the order of rows is another, so the rest of the epoch is too
         position = replace(
             position, rows=inputs.rows, cursor=replace(position.cursor, epoch=position.cursor.epoch + 1, position=0)
