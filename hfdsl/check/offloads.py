@@ -79,7 +79,6 @@ from hfdsl.deploy.memory import GpuMemory, total
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import Signature
-from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.offloading import Part, not_offloadable, parts_of, parts_used
 
 MAX_PRUNED_MOVES = 64
@@ -368,7 +367,5 @@ def _calls(context: Context, places: Mapping[str, Placement[Any]]) -> Iterator[P
 
 def _parts_used(role: type, signature: Signature) -> tuple[tuple[Part, ...], bool]:
     """The parts that a call of a method on a role uses, and whether all ranks run it."""
-    registration = signature.registration
-    by_all_ranks = registration is None or registration.execute_mode is not Execute.RANK_ZERO
     placed = getattr(role, signature.name, signature.body)
-    return max(parts_used(placed), parts_used(signature.body), key=len), by_all_ranks
+    return max(parts_used(placed), parts_used(signature.body), key=len), not signature.runs_on_rank_zero

@@ -303,6 +303,11 @@ class Node:
         return self.op.role if isinstance(self.op, RoleCall) else ""
 
     @property
+    def method(self) -> str:
+        """The name of the method of a role that it calls; empty for another operation."""
+        return self.op.signature.name if isinstance(self.op, RoleCall) else ""
+
+    @property
     def batch(self) -> Ref | None:
         """The value whose rows an operation on rows gives: its first argument."""
         ref = self.arguments[0][1]

@@ -128,11 +128,14 @@ class Signature:
         return _result(self)
 
     @property
+    def runs_on_rank_zero(self) -> bool:
+        """Whether rank 0 alone runs it."""
+        return self.registration is not None and self.registration.execute_mode is Execute.RANK_ZERO
+
+    @property
     def protocol(self) -> Protocol | None:
         """The declared protocol; None for a function, for a pair of custom functions, and where rank 0 alone runs."""
-        if self.registration is None or self.registration.execute_mode is Execute.RANK_ZERO:
-            return None
-        return self.registration.protocol
+        return None if self.registration is None or self.runs_on_rank_zero else self.registration.protocol
 
     @property
     def port_names(self) -> PortNames:

@@ -196,8 +196,7 @@ def missed_end(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     >>> missed_end(Engine, ((7,),), {}), missed_end(Engine, ((2, 7),), {}), missed_end(object, (), {})
     (2, None, None)
     """
-    fact = _stated(role, "misses_end", args, kwargs)
-    return fact if isinstance(fact, int) and is_count(fact, least=0) else None
+    return _count(_stated(role, "misses_end", args, kwargs), least=0)
 
 
 def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -263,8 +262,7 @@ def declared_vocabulary(role: type, args: tuple[Any, ...], kwargs: Mapping[str, 
     >>> declared_vocabulary(Model, (32000,), {}), declared_vocabulary(Model, (0,), {})
     (32000, None)
     """
-    fact = _stated(role, "vocabulary", args, kwargs)
-    return fact if isinstance(fact, int) and is_count(fact, least=1) else None
+    return _count(_stated(role, "vocabulary", args, kwargs), least=1)
 
 
 def declared_result_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -416,8 +414,7 @@ def parameter_count(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     >>> parameter_count(Model, (7,), {}), parameter_count(object, (), {})
     (49, None)
     """
-    fact = _stated(role, "parameter_count", args, kwargs)
-    return fact if isinstance(fact, int) and is_count(fact, least=1) else None
+    return _count(_stated(role, "parameter_count", args, kwargs), least=1)
 
 
 def _stated(role: type, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
@@ -429,6 +426,10 @@ def _stated(role: type, method: str, args: tuple[Any, ...], kwargs: Mapping[str,
 
 def _text(fact: object) -> str | None:
     return fact if isinstance(fact, str) else None
+
+
+def _count(fact: object, least: int) -> int | None:
+    return fact if isinstance(fact, int) and is_count(fact, least=least) else None
 
 
 def _counts(fact: object, least: int) -> dict[str, int]:

@@ -57,7 +57,7 @@ def replicas_learn_together(context: Context) -> Iterator[Finding]:
         if step is None or _averages(context.program.graph, node.role):
             continue
         calls = context.program.graph.calls
-        called = {call.label.partition(".")[2] for call in calls if call.role == node.role}
+        called = {call.method for call in calls if call.role == node.role}
         if not _reach_peers(code, called, *step):
             yield _finding(node, method, *step)
 

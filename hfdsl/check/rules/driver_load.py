@@ -13,7 +13,7 @@ from hfdsl.graph.columns import columns_read, result_origins, row_bytes, stored_
 from hfdsl.graph.program import Input, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.values import RecordValue
-from hfdsl.protocols.dispatch import Execute, Functions
+from hfdsl.protocols.dispatch import Functions
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import at_most
 from hfdsl.types.numbers import byte_amount
@@ -54,11 +54,8 @@ def little_through_driver(context: Context) -> Iterator[Finding]:
 
 def _is_pair_of_functions(signature: Signature) -> bool:
     registration = signature.registration
-    return (
-        registration is not None
-        and isinstance(registration.meaning, Functions)
-        and registration.execute_mode is not Execute.RANK_ZERO
-    )
+    is_pair = registration is not None and isinstance(registration.meaning, Functions)
+    return is_pair and not signature.runs_on_rank_zero
 
 
 def _bytes(context: Context, columns: Iterable[tuple[int, str]]) -> int:

@@ -18,7 +18,6 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.rules.exported_parts import holds_parts
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import SyncSide, sides, weight_syncs
-from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import effects_of
 from hfdsl.types.batches import nearest
@@ -30,8 +29,7 @@ def layouts_are_of_ranks(context: Context) -> Iterator[Finding]:
     findings = dict[tuple[str, str, str], Finding]()
     for sync in weight_syncs(graph, deployment):
         side, parameters = sync.source, sync.source.parameters or sync.target.parameters
-        registration = side.node.op.signature.registration  # type: ignore[union-attr]  # a call
-        is_alone = registration is not None and registration.execute_mode is Execute.RANK_ZERO
+        is_alone = side.node.op.signature.runs_on_rank_zero  # type: ignore[union-attr]  # a call
         with suppress(Exception):  # the rule on layouts reports it
             if is_alone and parameters and holds_parts(side, parameters):
                 findings.setdefault((side.role, side.method, side.effect.state), _of_one_rank(side))

@@ -66,14 +66,14 @@ def steps_have_their_gradients(context: Context) -> Iterator[Finding]:
     program = context.program
     called, seen = dict[str, list[str]](), set[object]()
     for node in program.graph.calls:
-        called.setdefault(node.role, []).append(node.label.partition(".")[2])
+        called.setdefault(node.role, []).append(node.method)
     for node in program.graph.calls:
         if not node.role:
             continue
-        code, method = code_of(program.role_class(node.role)), node.label.partition(".")[2]
-        if not code.is_whole or next(steps_of(code, method), None) is None:
+        code = code_of(program.role_class(node.role))
+        if not code.is_whole or next(steps_of(code, node.method), None) is None:
             continue
-        for function, mistake in _mistakes(code, method, called[node.role]):
+        for function, mistake in _mistakes(code, node.method, called[node.role]):
             if (function.definition, mistake.effect) not in seen:
                 seen.add((function.definition, mistake.effect))
                 yield _finding(node, function, mistake)

@@ -35,8 +35,9 @@ def ranks_hold_the_same_weights(context: Context) -> Iterator[Finding]:
         if placement is None or placement.mesh.world_size == 1:
             continue
         changing = [(node, op) for node, op, effect in calls if effect.kind in CHANGES]
-        reader = next((node for node, op, effect in calls if effect.kind == "reads" and not _on_rank_zero(op)), None)
-        if reader is not None and changing and all(_on_rank_zero(op) for _, op in changing):
+        reading = (node for node, op, effect in calls if effect.kind == "reads" and not op.signature.runs_on_rank_zero)
+        reader = next(reading, None)
+        if reader is not None and changing and all(op.signature.runs_on_rank_zero for _, op in changing):
             node, op = changing[0]
             others = "rank 1 keeps" if placement.mesh.world_size == 2 else "the other ranks keep"
             finding = Finding(
@@ -48,11 +49,6 @@ def ranks_hold_the_same_weights(context: Context) -> Iterator[Finding]:
             )
             advice = f"register '{node.label}' for all ranks, which then all have the same weights"
             yield with_suggestions(context, finding, _on_all_ranks(op), advice)
-
-
-def _on_rank_zero(op: RoleCall) -> bool:
-    registration = op.signature.registration
-    return registration is not None and registration.execute_mode is Execute.RANK_ZERO
 
 
 def _on_all_ranks(op: RoleCall) -> Iterator[Suggestion]:

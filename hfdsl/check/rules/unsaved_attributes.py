@@ -43,7 +43,7 @@ def attributes_are_saved(context: Context) -> Iterator[Finding]:
     called = dict[str, dict[str, Node]]()
     for node in program.graph.calls:
         if node.role:
-            called.setdefault(node.role, {}).setdefault(node.label.partition(".")[2], node)
+            called.setdefault(node.role, {}).setdefault(node.method, node)
     classes = {role: program.role_class(role) for role in called}
     if not any(map(_has_state, classes.values())):
         return
