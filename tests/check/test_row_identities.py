@@ -7,6 +7,7 @@ whether the rows that they are given belong together.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -239,16 +240,34 @@ GROUPS_OF_DATA = """\
 """Rows 3 to 5 of v3 are of two prompts. What the filter keeps decides whether these are of one group of the data."""
 
 
+CUT_AND_BESIDE = """\
+    v1 = hf.fill(hf.filter(rows, choice(numbered(rows), number=2, group=1).keep, group=1), 12)
+    v2 = compared(rows, group=3)
+    v3 = compared(v1, group=3)
+    v4 = beside(v2, v3)
+    return [v1, v2, v3, v4]
+"""
+"""The groups of v3 are cut, so nothing is known of its rows."""
+
+
+def without_groups(body: str) -> str:
+    """The same rows, of which nobody compares groups."""
+    return re.sub(r"compared\((\w+), group=\d+\)", r"judge.judge(\1)", body)
+
+
 @many
 @example(FILLED_TWICE.format(group=2))
 @example(FILLED_TWICE.format(group=4))
 @example(GROUPS_OF_DATA)
+@example(CUT_AND_BESIDE)
 @given(pipelines())
 def test_a_check_finds_the_rows_that_meet_in_a_run(body: str) -> None:
     program = load(body)
     report = program.check(dims={B: QUESTIONS})
     notes, codes, shown = seen(program, report), set(report.codes), f"{body}\n{report}"
     if "reversed_rows" not in body:  # what it returns may stand beside anything
+        if codes & {"HF330", "HF331"}:  # after this mistake is mended, the next one is found
+            codes |= set(load(without_groups(body)).check(dims={B: QUESTIONS}).codes)
         assert "HF333" in codes or not notes.side_by_side, shown
         mixtures = {"HF330", "HF331", "HF333"} | ({"HF332"} if notes.data_groups else set())
         assert codes & mixtures or not notes.mixed or notes.data_groups - notes.mixes_of, shown
