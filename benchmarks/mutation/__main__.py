@@ -51,7 +51,7 @@ def draw(files: list[str], sample: int | None, per_file: int, seed: int) -> tupl
 
 
 def interval(killed: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
+    """Wilson's 95% interval of a share."""
     z, share = 1.96, killed / total
     middle, width = share + z * z / (2 * total), z * math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
     return (middle - width) / (1 + z * z / total), (middle + width) / (1 + z * z / total)
@@ -68,7 +68,7 @@ def report(fates: dict[Mutant, str], total: int) -> str:
     judged = count.total() - count["equivalent"]
     killed = count["killed"] + count["timeout"]
     low, high = interval(killed, judged)
-    sure = f" (95 % interval {low:.1%} to {high:.1%}; a sample of {total})" if len(fates) < total else ""
+    sure = f" (95% interval {low:.1%} to {high:.1%}; a sample of {total})" if len(fates) < total else ""
     return "\n".join([*lines, row("all", count), "", f"killed {killed} of {judged}: {killed / judged:.1%}{sure}"])
 
 

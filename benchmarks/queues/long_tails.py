@@ -1,7 +1,7 @@
 """Responses whose lengths have a long tail, though random weights sample them; and a reward that takes no time.
 
 The length of a row is drawn from its prompt and its place in the batch, so it is the same with any lag. It is
-lognormal, with the 99th percentile at ``max_tokens``, where the longest 1 % end; the first token of a prompt is the
+lognormal, with the 99th percentile at ``max_tokens``, where the longest 1% end; the first token of a prompt is the
 99th percentile over the median. Rows leave vLLM's batch one by one, as rows do that end by themselves.
 """
 

@@ -1,7 +1,7 @@
 """The utilization of GPUs while calls run alone, sampled by nvidia-smi, for predictions of runs in which calls overlap.
 
 A worked example: generation runs from 0 to 6 s, and an update from 6 to 8 s. A sample at 3.5 s says that kernels ran in
-40 % of the time since 2.5 s, so it is one of generation. One at 6.2 s belongs to neither::
+40% of the time since 2.5 s, so it is one of generation. One at 6.2 s belongs to neither::
 
     seconds     0    1    2    3    4    5    6    7    8
     calls       [generate                     ][update    ]

@@ -74,7 +74,7 @@ class AdaptiveKL:
     coefficient * (1 + gain * clip(observed / target - 1, -0.2, 0.2)); ``target`` is the KL of a whole response in nats
     (Ziegler et al., 2019, Fine-Tuning Language Models from Human Preferences, section 2.2, with a gain of 0.1).
 
-    >>> AdaptiveKL(0.05, target=6.0).after(observed=12.0).coefficient  # 2 % more
+    >>> AdaptiveKL(0.05, target=6.0).after(observed=12.0).coefficient  # 2% more
     0.051000000000000004
     """
 
@@ -85,7 +85,7 @@ class AdaptiveKL:
     """The KL of a whole response to aim at, in nats."""
 
     gain: NonNegative = 0.1
-    """How fast the coefficient adapts: a KL of 20 % or more above the target multiplies it by 1 + gain / 5."""
+    """How fast the coefficient adapts: a KL of 20% or more above the target multiplies it by 1 + gain / 5."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -78,7 +78,7 @@ class OptimizerConfig:
     keeps it constant."""
 
     warmup_steps: Annotated[int, Within(at_least=0)] = 0
-    """The updates over which the learning rate rises linearly to its peak; usually 0 to 5 % of ``total_steps``."""
+    """The updates over which the learning rate rises linearly to its peak; usually 0 to 5% of ``total_steps``."""
 
     total_steps: Count | None = None
     """The update at which a falling learning rate reaches its minimum; a constant one ignores it. A step of a dataflow
