@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from tests.corpus.vocabulary import TOKENS, Prompts
+from tests.corpus.vocabulary import TOKENS, Actor, PolicyConfig, Prompts, Rollout
 
 if TYPE_CHECKING:
     import torch
@@ -51,3 +51,29 @@ class Imitator(Bigrams):
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.table.load_state_dict(state["table"])
+
+
+class Descending(Actor):
+    """A policy whose parameters an optimizer of torch changes; a subclass has the loss."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        import torch
+
+        super().__init__(config)
+        self.table.requires_grad_()
+        self.optimizer = torch.optim.SGD([self.table], lr=config.learning_rate)
+
+    @register(Dispatch.THREE_D_PROTO)
+    def generate(self, prompts: Prompts) -> Rollout:
+        import torch
+
+        with torch.no_grad():
+            return super().generate(prompts)
+
+    def descend(self, loss: torch.Tensor) -> LearnerMetrics:
+        """Take a step on a loss, averaged over the replicas."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.table.grad = self.axis("dp").all_reduce(self.table.grad, "mean")
+        self.optimizer.step()
+        return LearnerMetrics(loss=loss.item())

@@ -1,0 +1,273 @@
+"""Abstract interpretation along the flow of a body: through branches, loops, and functions of the user's.
+
+``Interpretation`` keeps to what runs in every call. A mistake in a formula is one in any branch, so that a flow follows
+all of them, with what names are where branches meet again::
+
+    gains = experience.advantage.tensor
+    if self.clip:
+        loss = self.clipped(gains)          followed into the method of the role
+    else:
+        loss = gains.mean()
+    for _ in range(2):                      followed twice: the second pass has the names of the first
+        loss = loss + self.penalty()
+    loss.backward()                         of either loss
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any, Self, TypeVar
+
+from hfdsl.check.bodies import assigned_names, callee, definition_of
+from hfdsl.check.interpretation import Interpretation, RowGroups, ports_of
+from hfdsl.check.role_code import ReadFunction
+from hfdsl.check.sources import Function
+from hfdsl.graph.signatures import PortType, RecordType, Signature
+
+V = TypeVar("V")
+
+DEPTH = 4
+"""How deep calls of functions within functions are followed."""
+
+NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
+"""Names of torch for computing without gradients, as a block or as a decorator."""
+
+ENDS = (ast.Break, ast.Continue, ast.Raise, ast.Return)
+"""Statements after which a block is left."""
+
+
+class FlowInterpretation(Interpretation[V]):
+    """The interpretation of a body in all of its statements; ``methods`` are those of its role."""
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        definition: Function,
+        group: RowGroups,
+        ports: Mapping[str, PortType],
+        methods: Mapping[str, ReadFunction] | None = None,
+        depth: int = 0,
+    ) -> None:
+        super().__init__(body, definition, group, ports)
+        self.uncertain = frozenset()
+        self.methods, self.depth = methods or {}, depth
+        self.records = {name: kind for name, kind in ports.items() if isinstance(kind, RecordType)}
+        self.returned = list[V | None]()
+
+    @classmethod
+    def of_method(cls, signature: Signature, function: ReadFunction, methods: Mapping[str, ReadFunction]) -> Self:
+        """The interpretation of the method of a role that a dataflow calls."""
+        return cls(function.body, function.definition, RowGroups.of(signature), ports_of(signature), methods)
+
+    # -- the values of a rule
+
+    def joined(self, left: V | None, right: V | None) -> V | None:
+        """The value of a name that is one of two."""
+        return left if left == right else None
+
+    def detached(self, value: V | None) -> V | None:
+        """A value that has no gradient."""
+        return value
+
+    def several(self, values: Sequence[V | None]) -> V | None:
+        """A tuple of values."""
+        return None
+
+    def of_element(self, value: V | None) -> V | None:
+        """An element that a loop takes from a value."""
+        return value
+
+    def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
+        """The interpretation of a function that the body calls."""
+        return type(self)(body, definition, self.group, ports, self.methods, self.depth + 1)
+
+    # -- statements
+
+    def completed(self) -> Self:
+        """The interpretation after all statements."""
+        self.run_block(self.definition.body)
+        return self
+
+    def result(self) -> V | None:
+        """The value that the body returns."""
+        value, *others = self.returned or [None]
+        for other in others:
+            value = self.joined(value, other)
+        return value
+
+    def run_block(self, block: Sequence[ast.stmt]) -> bool:
+        """Run statements in order; return whether the block is left before its end."""
+        for statement in block:
+            self.run(statement)
+            if isinstance(statement, ENDS):
+                return True
+            if isinstance(statement, ast.If) and self.branch(statement):
+                return True
+        return False
+
+    def branch(self, statement: ast.If) -> bool:
+        """Run both branches; return whether both leave the block."""
+        self.value(statement.test)
+        before = dict(self.names)
+        leaves = self.run_block(statement.body)
+        after, self.names = self.names, before
+        leaves_otherwise = self.run_block(statement.orelse)
+        if leaves_otherwise:
+            self.names = after
+        elif not leaves:
+            names = after.keys() | self.names.keys()
+            self.names = {name: self.joined(after.get(name), self.names.get(name)) for name in names}
+        return leaves and leaves_otherwise
+
+    def run(self, statement: ast.stmt) -> None:
+        """Run a statement of any kind but a branch."""
+        match statement:
+            case ast.Return(ast.expr() as value):
+                self.returned.append(self.value(value))
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [added])):
+                self.names[name] = self.joined(self.names.get(name) or self.value(added), self.value(added))
+            case ast.Expr(value):
+                self.value(value)
+            case ast.Assign([ast.Subscript(ast.Name(name))], value):
+                self.names[name] = self.set_part(self.names.get(name), self.value(value))
+            case ast.AugAssign(ast.Subscript(ast.Name(name)) as target, operator, value):
+                self.names[name] = self.operation(operator, target, self.names.get(name), [self.value(value)])
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                super().run(statement)
+            case ast.For() | ast.While() | ast.With() | ast.Try():
+                self.run_compound(statement)
+            case _ if not isinstance(statement, ast.If):
+                self.names |= dict.fromkeys(assigned_names(statement))
+
+    def run_compound(self, statement: ast.stmt) -> None:
+        """Run a statement that has others: a loop twice."""
+        match statement:
+            case ast.For(target, iterated, block, orelse):
+                for _ in range(2):
+                    self.take_from(target, iterated)
+                    self.run_block(block)
+                self.run_block(orelse)
+            case ast.While(test, block, orelse):
+                for _ in range(2):
+                    self.value(test)
+                    self.run_block(block)
+                self.run_block(orelse)
+            case ast.With(items, block):
+                self.run_block(block)
+                if any(_is_without_gradient(item.context_expr) for item in items):
+                    names = frozenset[str]().union(*map(assigned_names, block))
+                    self.names |= {name: self.detached(self.names.get(name)) for name in names}
+            case ast.Try(block, _, orelse, final):
+                self.run_block([*block, *orelse, *final])
+
+    def set_part(self, value: V | None, part: V | None) -> V | None:
+        """A tensor after a part of it has been set."""
+        return None
+
+    def assign(self, target: ast.expr, node: ast.expr) -> None:
+        """Assign an expression; a record under another name, or some of its rows, is that record."""
+        match target, node:
+            case ast.Name(name), ast.Name(source) | ast.Subscript(ast.Name(source)) if source in self.records:
+                self.records[name] = self.records[source]
+        super().assign(target, node)
+
+    def take_from(self, target: ast.expr, iterated: ast.expr) -> None:
+        """Set the names of a loop to what it takes from a tensor, or from several at once."""
+        match target, iterated:
+            case ast.Tuple(targets), ast.Call(ast.Name("zip"), sources) if len(targets) == len(sources):
+                pairs = [*zip(targets, sources, strict=True)]
+            case ast.Tuple([_, inner]), ast.Call(ast.Name("enumerate"), [source, *_]):
+                self.take_from(inner, source)
+                return
+            case _:
+                pairs = [(target, iterated)]
+        for name, source in pairs:
+            self.set(name, self.of_element(self.value(source)) if isinstance(name, ast.Name) else None)
+
+    # -- expressions
+
+    def value(self, node: ast.expr) -> V | None:
+        """The value of an expression; of a condition that of either side."""
+        match node:
+            case ast.IfExp(test, left, right):
+                self.value(test)
+                return self.joined(self.value(left), self.value(right))
+            case ast.Tuple(parts):
+                return self.several([self.value(part) for part in parts])
+            case ast.GeneratorExp(element, [loop]) | ast.ListComp(element, [loop]):
+                self.take_from(loop.target, loop.iter)
+                return self.value(element)
+            case ast.List(parts) if parts:
+                first, *others = map(self.value, parts)
+                for other in others:
+                    first = self.joined(first, other)
+                return first
+        return super().value(node)
+
+    def column(self, node: ast.expr) -> V | None:
+        """The tensor of a column of an argument, or of a record that the body cut from one."""
+        match node:
+            case ast.Attribute(ast.Name(name), _) if name in self.records and name not in self.ports:
+                inner = self.inner(self.body, self.definition, {name: self.records[name]})
+                inner.assigned = frozenset()
+                return inner.column(node)
+        return super().column(node)
+
+    def call(self, call: ast.Call) -> V | None:
+        """The result of a call: also of a method of the role."""
+        match call.func:
+            case ast.Attribute(ast.Name("self"), name) if name in self.methods and "self" in self.parameters:
+                method = self.methods[name]
+                return self.evaluated(method.body, method.definition, call, is_method=True)
+        return super().call(call)
+
+    def of_call(
+        self, call: ast.Call, function: FunctionType, positional: Sequence[V | None], named: Mapping[str, V | None]
+    ) -> V | None:
+        """The result of a function of the user's."""
+        definition = definition_of(function)
+        return None if definition is None else self.evaluated(function, definition, call, is_method=False)
+
+    def function_result(self, call: ast.Call) -> V | None:
+        """The result of a function that is none of torch, of which a method of an object may be one."""
+        return None if callee(self.body, self.definition, call) is None else super().function_result(call)
+
+    def evaluated(
+        self, function: Callable[..., Any], definition: Function, call: ast.Call, *, is_method: bool
+    ) -> V | None:
+        """The value that a function returns for the arguments of a call."""
+        if self.depth == DEPTH or any(isinstance(argument, ast.Starred) for argument in call.args):
+            return None
+        parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)][is_method:]
+        arguments = dict(zip(parameters, call.args, strict=False))
+        arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+        ports: dict[str, PortType] = {
+            name: self.records[value.id]
+            for name, value in arguments.items()
+            if isinstance(value, ast.Name) and value.id in self.records
+        }
+        inner = self.inner(function, definition, ports)
+        inner.names |= {name: inner.value(default) for name, default in _defaults(definition)}
+        inner.names |= {name: self.value(value) for name, value in arguments.items()}
+        result = inner.completed().result()
+        is_detached = any(map(_is_without_gradient, definition.decorator_list))
+        return self.detached(result) if is_detached else result
+
+
+def _is_without_gradient(expression: ast.expr) -> bool:
+    match expression:
+        case ast.Call(ast.Attribute(_, name) | ast.Name(name)):
+            return name in NO_GRADIENT
+    return False
+
+
+def _defaults(definition: Function) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters of a function that have a default, each with it."""
+    positional = (*definition.args.posonlyargs, *definition.args.args)
+    with_default = positional[len(positional) - len(definition.args.defaults) :]
+    yield from zip((argument.arg for argument in with_default), definition.args.defaults, strict=True)
+    for argument, default in zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True):
+        if default is not None:
+            yield argument.arg, default

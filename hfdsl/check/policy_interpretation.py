@@ -1,0 +1,389 @@
+"""Interpretation of a body in terms of a policy's loss: what it takes gradients of, and what it returns.
+
+What is an advantage, an old log-prob or one of a reference, the names of columns say; what is a log-prob of the policy,
+how it is computed. Coefficients count as positive where the rule trusts them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, Final, NamedTuple
+
+from hfdsl.check import policy_terms as terms
+from hfdsl.check.flow_interpretation import FlowInterpretation
+from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.policy_terms import POSITIVE, PolicyValue, Quantity, Several, Sum, has_kind, has_terms
+from hfdsl.check.role_code import ReadFunction
+from hfdsl.check.row_tensors import functions
+from hfdsl.check.sources import Function, span_of
+from hfdsl.graph.signatures import PortType, StaticType
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dtypes import Bool
+
+GAIN: Final = re.compile(
+    r"(advs?|advantages?|gaes?)(_(hat|norm|normalized|scaled|values?))?|gains?|returns?|rewards?",
+)
+"""The names of columns of which more is better."""
+
+LOG_PROB: Final = re.compile(r"(.*_)?log_?p(rob)?s?")
+"""The names of columns, and of methods that cannot be read, with log-probs of tokens."""
+
+REFERENCE: Final = re.compile(r"(.*[._])?(base|init|initial|ref|reference|sft)([._].*)?")
+"""The paths of columns of a reference, and what calls that compare with one mention."""
+
+OTHERS: Final = re.compile(r".*(base|expert|frozen|old|prior|ref|target|teacher).*")
+"""The names of models and columns whose log-probs are neither the policy's nor certainly a reference's."""
+
+TEACHER: Final = re.compile(r".*(expert|target|teacher).*")
+"""The names of columns of a model that a policy is to become like."""
+
+COEFFICIENT: Final = re.compile(
+    r"(?!log_)(.*_)?(alpha|beta|coef|coeff|coefficient|constant|entropy|kl|lam|lambda|scale|steps|temperature"
+    r"|weight)s?(_.*)?"
+)
+"""The names of attributes that weigh a term."""
+
+ENTROPY: Final = re.compile(r"(compute_|get_|token_)?entropy(_from_logits)?")
+"""The names of methods that give an entropy, where they cannot be read."""
+
+SAME: Final = functions(
+    "T bfloat16 cat chunk clamp clamp_max clamp_min clip clone contiguous cpu cuda double expand expand_as flatten "
+    "float half index_select item masked_fill masked_select mean movedim nan_to_num nanmean nansum permute "
+    "repeat_interleave requires_grad_ reshape split squeeze stack sum to transpose type type_as unsqueeze unbind view "
+    "view_as"
+)
+"""Functions whose result rises with their tensor."""
+
+CLIPS: Final = functions("clamp clamp_max clamp_min clip")
+"""Functions that hold numbers between bounds."""
+
+LEAST, MOST = functions("fmin min minimum"), functions("fmax max maximum")
+"""Functions that take the smaller, or the greater, of two."""
+
+COUNTS: Final = functions(
+    "abs eq full ge gt isfinite isnan le len logical_and logical_not logical_or lt max ne norm numel ones ones_like "
+    "shape size square std var"
+)
+"""Functions whose result is at least 0, whatever they take."""
+
+GROWTHS: Final = functions("exp pow relu sigmoid softmax softplus")
+"""Functions whose result is at least 0, if it has no gradient."""
+
+MADE: Final[Mapping[str, Quantity]] = {
+    "Categorical": Quantity("categorical"),
+    "cross_entropy": Quantity("log_prob", -1),
+    "nll_loss": Quantity("log_prob", -1),
+    "softmax": Quantity("chances"),
+}
+"""Results of functions of torch, of logits or log-probs that need not be known."""
+
+BACKWARD: Final = frozenset({"allow_unused", "create_graph", "inputs", "retain_graph"})
+"""The options of what takes gradients that leave them as they are."""
+
+
+class Reversal(NamedTuple):
+    """The greater of two surrogates where the smaller is meant, or the reverse once they are negated."""
+
+    sign: int
+    place: Span
+
+
+class Collected(NamedTuple):
+    """The losses and reversals that an interpretation found, also in the functions that a body calls."""
+
+    losses: list[PolicyValue]
+    reversals: list[Reversal]
+
+
+class PolicyInterpretation(FlowInterpretation[PolicyValue]):
+    """The interpretation of a body in terms of a policy's loss.
+
+    ``numbers`` are those that attributes of ``self`` are known to have; without them, a coefficient is positive where
+    ``trusts_coefficients``. Of ``unknown_columns`` nothing is known.
+    """
+
+    numbers: Mapping[str, float]
+    trusts_coefficients: bool = True
+    unknown_columns: AbstractSet[str] = frozenset()
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        definition: Function,
+        group: RowGroups,
+        ports: Mapping[str, PortType],
+        methods: Mapping[str, ReadFunction] | None = None,
+        depth: int = 0,
+    ) -> None:
+        super().__init__(body, definition, group, ports, methods, depth)
+        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected([], [])
+        self.columns = dict[str, PolicyValue]()
+        self.names |= {name: POSITIVE for name, kind in ports.items() if isinstance(kind, StaticType)}
+
+    def inner(
+        self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]
+    ) -> PolicyInterpretation:
+        """The interpretation of a function that the body calls, which collects into the same lists."""
+        inner = super().inner(body, definition, ports)
+        inner.found, inner.numbers, inner.trusts_coefficients = self.found, self.numbers, self.trusts_coefficients
+        return inner
+
+    # -- flow
+
+    def run(self, statement: ast.stmt) -> None:
+        """Run a statement; what a record is returned with is kept."""
+        match statement:
+            case ast.Return(ast.Call(keywords=columns)):
+                self.columns |= {str(column.arg): self.value(column.value) for column in columns}
+        super().run(statement)
+
+    def joined(self, left: PolicyValue, right: PolicyValue) -> PolicyValue:
+        """One of two values."""
+        return terms.either(left, right)
+
+    def detached(self, value: PolicyValue) -> PolicyValue:
+        """A value without its gradient."""
+        return terms.without_gradient(value)
+
+    def several(self, values: Sequence[PolicyValue]) -> PolicyValue:
+        """A tuple of values."""
+        return Several(tuple(values))
+
+    def of_part(self, value: PolicyValue, position: int) -> PolicyValue:
+        """The value at a position of a tuple."""
+        values: tuple[PolicyValue, ...] = value.values if isinstance(value, Several) else ()
+        return values[position] if position < len(values) else None
+
+    def set_part(self, value: PolicyValue, part: PolicyValue) -> PolicyValue:
+        """A tensor after a part of it has been set; of zeros, as a buffer is made, it is that part."""
+        return part if value is None or has_kind(value, "number") else self.joined(value, part)
+
+    # -- leaves
+
+    def of_column(self, spec: ColumnSpec, path: str) -> PolicyValue:
+        """The numbers of a column, by its name."""
+        name = path.rpartition(".")[2]
+        if path in self.unknown_columns:
+            return None
+        if issubclass(spec.dtype, Bool) or name.endswith("mask"):
+            return POSITIVE
+        if LOG_PROB.fullmatch(name):
+            if REFERENCE.fullmatch(path) and not TEACHER.fullmatch(name):
+                return Quantity("reference")
+            return None if OTHERS.fullmatch(path.replace("old", "")) else Quantity("old")
+        return Quantity("advantage") if GAIN.fullmatch(name) else None
+
+    def value(self, node: ast.expr) -> PolicyValue:
+        """The value of an expression: also a literal number, or a constant of the module."""
+        match node:
+            case ast.Constant(int() | float() as literal):
+                return terms.number(literal)
+            case ast.Name(name) if name not in self.names and name not in self.parameters | self.assigned:
+                constant = getattr(self.body, "__globals__", {}).get(name)
+                return terms.number(constant) if isinstance(constant, (int, float)) else None
+            case ast.Attribute(owner, name) if name != "tensor":
+                return self.attribute(node, owner, name)
+        return super().value(node)
+
+    def attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> PolicyValue:
+        """An attribute: the logits that a model gives, a coefficient, or a view of a tensor."""
+        if name in self.numbers and isinstance(owner, ast.Name):
+            return terms.number(self.numbers[name])
+        if name == "logits":
+            return Quantity("logits")
+        source = POSITIVE if name in ("ndim", "shape") else self.value(owner)
+        if source is None:
+            is_coefficient = self.trusts_coefficients and _root(owner) not in ("torch", "")
+            return POSITIVE if is_coefficient and COEFFICIENT.fullmatch(name) else None
+        return self.of_operation(Operation(name, node, source, is_method=True))
+
+    # -- operations
+
+    def of_operation(self, operation: Operation[PolicyValue]) -> PolicyValue:
+        """The result of an operation."""
+        function, source = operation.function, operation.source
+        if function in ("backward", "grad"):
+            self.take_gradients(operation)
+            return None
+        result = self.sum_of(operation) or self.made_by(operation) or self.computed(operation)
+        if result is None and function in COUNTS and not has_terms(source):
+            return POSITIVE
+        return replace(result, place=span_of(self.file, operation.node)) if isinstance(result, Quantity) else result
+
+    def take_gradients(self, operation: Operation[PolicyValue]) -> None:
+        """Collect what gradients are taken of: ``loss.backward()``, ``torch.autograd.grad(loss, ...)``."""
+        source, positional, others = operation.source, operation.positional, operation.others
+        if operation.named.keys() <= BACKWARD:
+            is_of_argument = source is None and (operation.function == "grad" or len(positional) == 1)
+            if is_of_argument and others:
+                self.found.losses.append(others[0])
+            elif not positional:
+                self.found.losses.append(source)
+
+    def sum_of(self, operation: Operation[PolicyValue]) -> PolicyValue:
+        """The result of arithmetic with two values."""
+        function, source = operation.function, operation.source
+        other = operation.others[0] if operation.others else None
+        match function:
+            case "add":
+                return terms.added(source, other)
+            case "sub" | "subtract":
+                return terms.added(source, terms.negative(other))
+            case "mul" | "multiply":
+                return terms.product(source, other)
+            case "div" | "true_divide" if has_kind(other, "number"):
+                return terms.product(source, other)
+            case "div" | "true_divide" if other is None and _is_hardly_negative(operation):
+                return source
+            case "neg" | "negative":
+                return terms.negative(source)
+        return None
+
+    def made_by(self, operation: Operation[PolicyValue]) -> PolicyValue:
+        """The result of a function of torch that takes something which need not be known."""
+        function, source, node = operation.function, operation.source, operation.node
+        match function:
+            case "log_softmax":
+                return None if OTHERS.fullmatch(ast.unparse(node).lower()) else Quantity("distribution")
+            case "kl_div" | "kl_divergence":
+                return Quantity("kl", base=_base(node))
+            case "entropy" | "log_prob" if has_kind(source, "categorical"):
+                return Quantity(function)
+            case "scale" if source is None and len(operation.others) == 1:
+                return operation.others[0]  # of a scaler of gradients
+            case "where" if len(operation.others) == 2:
+                return self.joined(*operation.others)
+        if function in MADE and not has_kind(source, "advantage"):
+            return MADE[function]
+        return _named(operation) if source is None and operation.is_method else None
+
+    def computed(self, operation: Operation[PolicyValue]) -> PolicyValue:
+        """The result of a function of one tensor, or of two of which it takes one."""
+        function, source, others = operation.function, operation.source, operation.others
+        is_axis = any(isinstance(argument, ast.Constant) for argument in operation.positional)
+        if function in LEAST | MOST and len(others) == 1 and not is_axis:
+            return self.extreme(operation, source, others[0]) or self.extreme(operation, others[0], source)
+        if function == "detach":
+            return self.detached(source)
+        if isinstance(source, Sum):
+            return terms.total(*(self.of_quantity(operation, term) for term in source.terms))
+        return self.of_quantity(operation, source) if isinstance(source, Quantity) else None
+
+    def of_quantity(self, operation: Operation[PolicyValue], source: Quantity) -> Quantity | None:
+        """The result of a function of one tensor."""
+        function, kind = operation.function, source.kind
+        match function, kind:
+            case "exp" | "expm1", _:
+                return terms.exponential(source)
+            case "log", "chances":
+                return replace(source, kind="distribution")
+            case "gather" | "take_along_dim", "distribution" | "logits":
+                return Quantity("log_prob")
+            case ("abs" | "square", "gap") | ("pow", "gap") if _exponent(operation) % 2 == 0:
+                return Quantity("kl", base=source.base)
+        if function == SUBSCRIPT:
+            return terms.element(source, operation.positional[0])
+        if function in GROWTHS and kind in ("number", "advantage", "old", "reference"):
+            return POSITIVE
+        if function in SAME:
+            clipped = source.clipped or (function in CLIPS and kind == "ratio")
+            return replace(source, clipped=clipped, statistic=source.statistic or function in ("mean", "sum"))
+        are_numbers = all(has_kind(value, "number") for value in (source, *operation.others))
+        return source if are_numbers and function in OPERATORS.values() else None
+
+    def extreme(self, operation: Operation[PolicyValue], value: PolicyValue, other: PolicyValue) -> PolicyValue:
+        """The smaller or the greater of two, of which the first says what it is."""
+        if not isinstance(value, Quantity) or not isinstance(other, Quantity):
+            return None
+        if value.kind == "surrogate" and (other.kind, other.sign) == ("surrogate", value.sign):
+            if value.clipped != other.clipped and (operation.function in LEAST) is (value.sign < 0):
+                self.found.reversals.append(Reversal(value.sign, span_of(self.file, operation.node)))
+            return replace(value, clipped=False)
+        if value.kind == "surrogate" and other.kind == "advantage":
+            return value  # the bound of a dual clip
+        is_bounded = other.kind == "number" and value.kind in ("advantage", "number", "ratio")
+        return replace(value, clipped=value.kind == "ratio") if is_bounded else None
+
+    # -- calls
+
+    def call(self, call: ast.Call) -> PolicyValue:
+        """The result of a call: also of what Python or torch has under a name of its own."""
+        match call.func, call.args:
+            case ast.Name("sum"), [values]:
+                return self.value(values)
+            case ast.Name("len"), _:
+                return POSITIVE
+            case ast.Name("max" | "min"), arguments if all(has_kind(self.value(a), "number") for a in arguments):
+                return POSITIVE
+            case ast.Name("Categorical"), _:
+                return MADE["Categorical"]
+        return super().call(call)
+
+    def of_call(
+        self,
+        call: ast.Call,
+        function: FunctionType,
+        positional: Sequence[PolicyValue],
+        named: Mapping[str, PolicyValue],
+    ) -> PolicyValue:
+        """The result of a function of the user's, or of a formula of hfdsl's."""
+        if not (function.__module__ or "").startswith("hfdsl."):
+            return super().of_call(call, function, positional, named)
+        first = positional[0] if positional else named.get("x")
+        match function.__name__:
+            case "aggregated" | "masked" | "masked_mean" | "masked_sum" | "whitened":
+                return first
+            case "kl_estimate":
+                is_of_both = any(has_kind(value, "reference") for value in positional) and None not in positional[:2]
+                base: terms.Base = "reference" if is_of_both else ""
+                return Quantity("kl", base=base, place=span_of(self.file, call))
+            case "entropy":
+                return Quantity("entropy", place=span_of(self.file, call))
+            case "imitation":
+                return terms.negative(first)
+        return None
+
+
+def _is_hardly_negative(division: Operation[PolicyValue]) -> bool:
+    """Whether a divisor, such as a count, is written without a minus."""
+    divisor = division.positional[0] if division.positional else getattr(division.node, "right", None)
+    return divisor is not None and not any(isinstance(node, (ast.Sub, ast.USub)) for node in ast.walk(divisor))
+
+
+def _exponent(operation: Operation[PolicyValue]) -> int:
+    """The exponent of a power; that of a square for other functions, and 1 if it is not known."""
+    if operation.function != "pow":
+        return 2
+    match operation.positional[0] if operation.positional else getattr(operation.node, "right", None):
+        case ast.Constant(int() as exponent):
+            return exponent
+    return 1
+
+
+def _named(operation: Operation[PolicyValue]) -> PolicyValue:
+    """The result of a method that cannot be read, by its name."""
+    match operation.node:
+        case ast.Call(ast.Attribute(owner, name)) if not OTHERS.fullmatch(f"{ast.unparse(owner)}.{name}".lower()):
+            if ENTROPY.fullmatch(name):
+                return Quantity("entropy")
+            return Quantity("log_prob") if LOG_PROB.fullmatch(name) else None
+    return None
+
+
+def _base(call: ast.expr) -> terms.Base:
+    """The base of a comparison: a reference, if the call names one."""
+    names = (str(getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(call))
+    return "reference" if any(map(REFERENCE.fullmatch, names)) else ""
+
+
+def _root(node: ast.expr) -> str:
+    """The name that a chain of attributes begins with; empty if it begins otherwise."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""

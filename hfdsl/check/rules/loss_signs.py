@@ -1,0 +1,248 @@
+"""Signs of losses: does a policy that minimizes a loss of the user's learn to raise its advantages?
+
+Four ways to train in the wrong direction, of which nothing tells::
+
+    loss = (ratio * advantages).mean()                            HF358: learns to lower its advantages
+    loss = -torch.max(ratio * gains, clipped * gains).mean()      HF946: the greater one, so that nothing clips
+    loss = -surrogate.mean() + 0.01 * entropy.mean()              HF946: punishes exploration
+    loss = -surrogate.mean() - 0.04 * kl.mean()                   HF353: pays for leaving the reference
+
+A loss is what a method takes gradients of where an optimizer of torch takes the step, or the surrogate of a loss of
+hfdsl's. ``policy_terms.py`` says how its terms change with the log-probs of the policy. A term of both signs may be
+meant, and where a role's numbers have a negative one, a coefficient may be it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+from hfdsl.check import policy_terms as terms
+from hfdsl.check.bodies import definition_of
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import trains, update_lines
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.interpretation import RowGroups
+from hfdsl.check.kept_attributes import methods_of
+from hfdsl.check.optimizers import steps_of
+from hfdsl.check.policy_interpretation import COEFFICIENT, GAIN, PolicyInterpretation, Reversal
+from hfdsl.check.policy_terms import PolicyValue, Quantity, Several
+from hfdsl.check.program import Program, call_numbers, signature_of
+from hfdsl.check.role_code import ReadFunction, RoleCode, code_of
+from hfdsl.graph.origins import stored_column
+from hfdsl.graph.program import Constant, Node, Operand, RoleCall
+from hfdsl.graph.samples import is_float_column
+from hfdsl.graph.spans import Span
+
+TURNS = frozenset({"maximize", "neg_", "register_hook", "save_for_backward"})
+"""Names in code that may turn the sign of a gradient."""
+
+SURROGATE = (Quantity("log_prob"), Quantity("old"), Quantity("advantage"), terms.POSITIVE)
+"""The arguments of ``PolicyLoss.surrogate``: log-probs, old ones, advantages and a mask."""
+
+
+class SignMistake(NamedTuple):
+    """A code, what an update does, the place, its label, and advice."""
+
+    code: str
+    effect: str
+    place: Span
+    label: str
+    advice: str
+
+
+def losses_have_their_signs(context: Context) -> Iterator[Finding]:
+    """HF358, HF946 and HF353: what a policy minimizes falls with its advantages and entropy, and rises with its KL."""
+    program, reported = context.program, set[Span]()
+    for node in program.graph.calls if not program.graph.misuses else ():
+        for mistake in (*_of_method(program, node), *_of_options(node)):
+            if mistake.place not in reported and not (mistake.code == "HF358" and _is_adversary(program, node)):
+                reported.add(mistake.place)
+                yield Finding(
+                    mistake.code,
+                    f"'{node.label}' {mistake.effect}",
+                    Label(mistake.place, mistake.label),
+                    (Label(node.span, "called here"),),
+                    notes=(mistake.advice,),
+                )
+
+
+def _is_adversary(program: Program, node: Node) -> bool:
+    """Whether another role learns from the same advantages: of two that play against each other, one lowers them."""
+    gains = _gains(program, node)
+    return any(other.role != node.role and gains & _gains(program, other) for other in update_lines(program.graph))
+
+
+def _gains(program: Program, node: Node) -> set[Operand]:
+    columns = [column for column in program.origins.columns(node.id) if is_float_column(column.spec)]
+    named = [column.ref for column in columns if GAIN.fullmatch(column.name or column.port)]
+    return {stored_column(program.graph, ref) for ref in named}
+
+
+# -- methods of roles
+
+
+def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
+    """The mistakes in the losses of a method of the user's that takes optimizer steps."""
+    signature = signature_of(node)
+    if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
+        return
+    place = program.placement(node)
+    role: type = place.role if place is not None else program.graph.roles[node.role]
+    code, name, methods = code_of(role), node.label.partition(".")[2], methods_of(role)
+    if name not in methods or next(steps_of(code, name), None) is None or _may_ascend(code):
+        return
+    body = PolicyInterpretation.of_method(signature, methods[name], methods)
+    given = [place.args, place.kwargs] if place is not None else []
+    body.trusts_coefficients = not _has_negative_numbers(role, given, code)
+    body.names |= static_numbers(node)
+    body.completed()
+    yield from _mistakes(body.found.losses, body.found.reversals)
+
+
+def static_numbers(node: Node) -> dict[str, PolicyValue]:
+    """The signs of the numbers that a call passes, by parameter."""
+    numbers = call_numbers(node).items()
+    return {name: terms.number(number) for name, number in numbers if isinstance(number, (int, float))}
+
+
+def _may_ascend(code: RoleCode) -> bool:
+    """Whether code may turn the sign of gradients."""
+    return any(_turns_gradients(function) for several in code.functions.values() for function in several)
+
+
+def _turns_gradients(function: ReadFunction) -> bool:
+    keywords = {node.arg for node in ast.walk(function.definition) if isinstance(node, ast.keyword)}
+    if not TURNS.isdisjoint(function.names | keywords):
+        return True
+    for statement in ast.walk(function.definition):
+        nodes = [*ast.walk(statement)] if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)) else []
+        names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes} - {"no_grad"}
+        is_turned = "neg" in names or any(isinstance(node, ast.USub) for node in nodes)
+        if is_turned and any("grad" in name for name in names):
+            return True
+    return False
+
+
+def _has_negative_numbers(role: type, given: Sequence[object], code: RoleCode) -> bool:
+    """Whether a coefficient of a role may be negative: a number that it is given, a default, or what its code sets."""
+    constructor = inspect.unwrap(role.__init__)  # type: ignore[misc]
+    defaults = [getattr(constructor, "__defaults__", None), getattr(constructor, "__kwdefaults__", None)]
+    functions = [function for several in code.functions.values() for function in several]
+    is_given = any(number < 0 for number in _numbers([given, defaults, dict(vars(role))]))
+    return is_given or any(map(_sets_a_negative, functions))
+
+
+def _numbers(values: object, depth: int = 4) -> Iterator[float]:
+    """The numbers in lists, tables and dataclasses."""
+    if isinstance(values, (int, float)):
+        yield values
+    parts: Iterable[object] = ()
+    if isinstance(values, Mapping):
+        parts = values.values()
+    elif isinstance(values, (list, tuple)):
+        parts = values
+    elif is_dataclass(values) and not isinstance(values, type):
+        parts = [getattr(values, field.name, None) for field in fields(values)]
+    for part in parts if depth else ():
+        yield from _numbers(part, depth - 1)
+
+
+def _sets_a_negative(function: ReadFunction) -> bool:
+    """Whether code sets a coefficient to something with a minus."""
+    for node in ast.walk(function.definition):
+        match node:
+            case ast.Assign([ast.Attribute(_, name)], value) | ast.AnnAssign(ast.Attribute(_, name), _, value):
+                has_minus = value is not None and any(isinstance(part, ast.USub) for part in ast.walk(value))
+                if has_minus and COEFFICIENT.fullmatch(name):
+                    return True
+    return False
+
+
+# -- losses of hfdsl
+
+
+def _of_options(node: Node) -> Iterator[SignMistake]:
+    """The mistakes in the surrogates of the user's losses among the options of an update."""
+    for _, operand in node.arguments if trains(node) else ():
+        loss: Any = operand.value if isinstance(operand, Constant) else None
+        kind: Any = type(loss)
+        method: Any = getattr(kind, "surrogate", None)
+        if method is None or str(method.__module__).startswith("hfdsl."):
+            continue
+        definition = definition_of(method)
+        if definition is None or len(definition.args.args) != len(SURROGATE) + 1:
+            continue
+        body = PolicyInterpretation(method, definition, RowGroups(1, None), {}, methods_of(kind))
+        body.names |= {arg.arg: value for arg, value in zip(definition.args.args[1:], SURROGATE, strict=True)}
+        numbers = {name: getattr(loss, name, None) for name in getattr(loss, "__dataclass_fields__", ())}
+        body.numbers = {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
+        result = body.completed().result()
+        surrogate = result.values[0] if isinstance(result, Several) and result.values else None
+        yield from _mistakes([surrogate], body.found.reversals)
+
+
+# -- findings
+
+
+def _mistakes(losses: Iterable[PolicyValue], reversals: Iterable[Reversal]) -> Iterator[SignMistake]:
+    """The mistakes in the losses of a role: those of its terms only where it raises its advantages."""
+    sums = [terms.terms_of(loss) for loss in losses]
+    surrogates = {term.sign: term for parts in sums for term in parts if term.kind == "surrogate"}
+    if surrogates.keys() == {1}:
+        yield _ascent(surrogates[1])
+    elif surrogates.keys() == {-1}:
+        yield from map(_reversal, reversals)
+        for parts in sums:
+            if any(term.kind == "surrogate" for term in parts):
+                yield from _of_terms(parts)
+
+
+def _of_terms(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
+    """The terms of a loss that are certainly of the wrong sign."""
+    signs = {(term.kind, term.sign) for term in parts}
+    for term in parts:
+        if (term.kind, term.sign) == ("entropy", 1) and ("entropy", -1) not in signs:
+            yield SignMistake(
+                "HF946",
+                "adds the entropy to the loss that it minimizes: the policy becomes less random, and explores less",
+                term.place,
+                "the entropy in the loss",
+                "subtract it for a bonus",
+            )
+        is_kl = term.kind in ("gap", "kl") and term.base == "reference"
+        if is_kl and term.sign < 0 and (term.kind, 1) not in signs:
+            yield SignMistake(
+                "HF353",
+                "subtracts a KL from the loss that it minimizes: the policy is rewarded for leaving the reference",
+                term.place,
+                "the KL in the loss",
+                "add it to the loss, so that leaving the reference costs something",
+            )
+
+
+def _reversal(reversal: Reversal) -> SignMistake:
+    taken, meant, function = ("greater", "smaller", "min") if reversal.sign > 0 else ("smaller", "greater", "max")
+    return SignMistake(
+        "HF946",
+        f"takes the {taken} of the surrogates with a clip and without: the clip never holds the policy back",
+        reversal.place,
+        f"the {meant} one is meant",
+        f"write torch.{function}: PPO takes the smaller gain, and so the greater loss",
+    )
+
+
+def _ascent(term: Quantity) -> SignMistake:
+    effect, advice = "minimizes its advantages times log-probs, or a ratio of them", "an optimizer minimizes: negate it"
+    if term.upside_down:
+        effect, advice = "divides old probabilities by new ones", "the ratio is (log_probs - old_log_probs).exp()"
+    return SignMistake(
+        "HF358",
+        f"{effect}: it learns to make tokens rarer that are better than expected",
+        term.place,
+        "the surrogate that it minimizes",
+        advice,
+    )

@@ -1,0 +1,77 @@
+"""Signs of rewards: does a function of the user's subtract the KL to a reference from rewards?
+
+A worked example, of which only the last line is right::
+
+    kl = rollout.log_probs.tensor - ref.ref_log_probs.tensor
+    Rewards(rewards=scores + 0.05 * kl)             HF353: the policy is paid for leaving the reference
+    Rewards(rewards=scores - 0.05 * kl)
+
+The log-probs are those that the policy sampled with, and a frozen model's under a name of a reference. Those of others,
+such as of a reward model that learns, may be rewards themselves. ``kl_signs.py`` follows the ready functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from hfdsl.check.bodies import definition_of
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import sampling_calls, trains, updates_after
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.policy_interpretation import REFERENCE, PolicyInterpretation
+from hfdsl.check.policy_terms import Quantity, terms_of
+from hfdsl.check.program import Program
+from hfdsl.check.rules.loss_signs import static_numbers
+from hfdsl.graph.origins import stored_column
+from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
+
+REWARD: Final = re.compile(r"(.*_)?(advantages?|gains?|returns?|rewards?|scores?)")
+"""The names of what a policy learns to raise."""
+
+
+def rewards_have_their_signs(context: Context) -> Iterator[Finding]:
+    """HF353: rewards of a function of the user's do not rise with the KL to a reference."""
+    program, reported = context.program, set[object]()
+    for node in program.graph.nodes if not program.graph.misuses else ():
+        update = next(updates_after(program.graph, node), None) if isinstance(node.op, FunctionCall) else None
+        for name, term in _raised(program, node) if update is not None else ():
+            if update is not None and term.place not in reported:
+                reported.add(term.place)
+                yield Finding(
+                    "HF353",
+                    f"'{node.label}' returns '{name}' that rise with the KL to the reference: the policy is rewarded "
+                    "for leaving it",
+                    Label(term.place, "the KL in the rewards"),
+                    (Label(node.span, "called here"), Label(update.span, "learns from the result")),
+                    notes=("subtract the KL from rewards, and add it to costs",),
+                )
+
+
+def _raised(program: Program, node: Node) -> Iterator[tuple[str, Quantity]]:
+    """The columns of a function that rise with a KL, each with its term."""
+    if not isinstance(node.op, FunctionCall) or node.op.signature.is_ready_made:
+        return
+    definition, policies = definition_of(node.op.signature.body), {call.role for call in sampling_calls(program, node)}
+    if definition is None or not any(policies):
+        return
+    body = PolicyInterpretation.of(node.op.signature, definition)
+    body.unknown_columns = frozenset(_of_others(program, node, policies))
+    body.names |= static_numbers(node)
+    for name, value in body.completed().columns.items():
+        kls = [term for term in terms_of(value) if term.kind in ("gap", "kl") and term.base == "reference"]
+        if REWARD.fullmatch(name) and kls and all(term.sign > 0 for term in kls):
+            yield name, kls[0]
+
+
+def _of_others(program: Program, node: Node, policies: set[str]) -> Iterator[str]:
+    """The columns that are neither log-probs that a policy sampled with nor those of a frozen model."""
+    trained = {update.role for update in filter(trains, program.graph.calls)}
+    for column in program.origins.columns(node.id):
+        stored = stored_column(program.graph, column.ref)
+        maker = program.graph.nodes[stored.node] if isinstance(stored, Ref) else node
+        path = column.port if column.name is None else f"{column.port}.{column.name}"
+        is_known = maker.role not in trained | policies if REFERENCE.fullmatch(path) else maker.role in policies
+        if not isinstance(maker.op, RoleCall) or not is_known:
+            yield path

@@ -1,0 +1,47 @@
+"""The entropy is added to the loss."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from tests.corpus.learners import Descending, LearnerMetrics
+from tests.corpus.vocabulary import (
+    Advantages,
+    B,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reward,
+    Rollout,
+    gains,
+    prompts_of,
+)
+
+
+class Policy(Descending):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def learn(self, rollout: Rollout, advantages: Advantages) -> LearnerMetrics:
+        mask, gain = rollout.response_mask.tensor, advantages.advantages.tensor
+        log_probs = self.said(rollout.ids.tensor).log_softmax(-1)
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        ratio = (self.chosen(rollout.ids.tensor) - rollout.log_probs.tensor).exp()
+        losses = 0.01 * entropy - ratio * gain  # <- HF946
+        return self.descend((losses * mask).sum() / mask.sum())
+
+
+@hf.dataflow
+def program(prompts: Prompts, actor: Policy, reward: Reward) -> LearnerMetrics:
+    rollout = actor.generate(prompts)
+    return actor.learn(rollout, gains(reward.score(rollout), rollout))
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        actor=hf.place(Policy, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
