@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from tests.corpus.vocabulary import TOKENS, Actor, PolicyConfig, Prompts, Rollout
+from tests.corpus.vocabulary import TOKENS, Actor, PolicyConfig, Prompts, Rollout, Table
 
 if TYPE_CHECKING:
     import torch
@@ -77,3 +78,11 @@ class Descending(Actor):
         self.table.grad = self.axis("dp").all_reduce(self.table.grad, "mean")
         self.optimizer.step()
         return LearnerMetrics(loss=loss.item())
+
+
+class Causal(Table):
+    """A model that gives logits as those of transformers do, at every token those of the next one."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.model: Any = lambda ids: SimpleNamespace(logits=self.table[ids])

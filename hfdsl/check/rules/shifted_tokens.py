@@ -1,0 +1,227 @@
+"""Shifted tokens: are log-probs of tokens those that a model gives before it has read them?
+
+A worked example, of which only the last line is right::
+
+    logits = self.model(ids).logits                                             after each token: of the next one
+    logits.log_softmax(-1).gather(-1, ids[..., None])                           HF359: of tokens that it has read
+    logits[:, -n:].log_softmax(-1).gather(-1, ids[:, -n:, None])                HF359: likewise
+    logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])
+
+Both have one length, so that where they end decides. The rule follows tokens from columns of integers to a model that
+gives ``.logits``, as those of transformers do, and to what picks their log-probs. It is silent where tokens are put
+together again, rolled or written into, and of a model that does not get the tokens as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from hfdsl.check.bodies import definition_of
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.flow_interpretation import FlowInterpretation
+from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.kept_attributes import methods_of
+from hfdsl.check.program import Program
+from hfdsl.check.role_code import ReadFunction
+from hfdsl.check.row_tensors import functions
+from hfdsl.check.sources import Function, span_of
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.samples import is_token_column
+from hfdsl.graph.signatures import PortType, Signature
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.columns import ColumnSpec
+
+SAME: Final = functions(
+    "bfloat16 clone contiguous cpu cuda detach double expand flatten float half int long log_softmax permute reshape "
+    "softmax squeeze to transpose type unsqueeze view log"
+)
+"""Functions after which numbers are of the same tokens."""
+
+FILLS: Final = functions("masked_fill where")
+"""Functions that replace some tokens."""
+
+PICKS: Final = functions("cross_entropy gather log_prob nll_loss take_along_dim")
+"""Functions that pick numbers by tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPositions:
+    """Tokens of a column, or the logits after each of them; the last ``-end`` are cut off."""
+
+    column: str
+    end: int = 0
+    is_filled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput:
+    """Something that a model gives for tokens."""
+
+    tokens: TokenPositions
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """Logits, or numbers made of them, after each of these tokens."""
+
+    tokens: TokenPositions
+
+
+AlignedValue: TypeAlias = TokenPositions | ModelOutput | Logits | tuple[Any, ...] | None
+"""The abstract value of an expression; None if unknown."""
+
+
+class Misaligned(NamedTuple):
+    """A place where numbers of tokens are picked, by tokens that the model has read there."""
+
+    place: Span
+    tokens: str
+
+
+def log_probs_are_of_the_next_tokens(context: Context) -> Iterator[Finding]:
+    """HF359: log-probs of tokens are taken from the logits before these tokens."""
+    program, reported = context.program, set[Span]()
+    for node, signature in program.graph.bodies if not program.graph.misuses else ():
+        for place, tokens in _misaligned(program, node, signature):
+            if place not in reported:
+                reported.add(place)
+                yield Finding(
+                    "HF359",
+                    f"'{node.label}' picks log-probs of '{tokens}' from the logits after these tokens, which predict "
+                    "the tokens after them",
+                    Label(place, "logits and tokens of the same positions"),
+                    (Label(node.span, "called here"),),
+                    notes=("the logits before a token predict it: logits[:, :-1] go with tokens[:, 1:]",),
+                )
+
+
+def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[Misaligned]:
+    """The places in a body of the user's."""
+    if signature.is_ready_made:
+        return ()
+    if not isinstance(node.op, RoleCall):
+        definition = definition_of(signature.body)
+        return () if definition is None else AlignmentInterpretation.of(signature, definition).completed().found
+    place = program.placement(node)
+    methods = methods_of(place.role if place is not None else program.graph.roles[node.role])
+    method = methods.get(node.label.partition(".")[2])
+    return () if method is None else AlignmentInterpretation.of_method(signature, method, methods).completed().found
+
+
+class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
+    """The interpretation of a body in tokens and the logits after them."""
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        definition: Function,
+        group: RowGroups,
+        ports: Mapping[str, PortType],
+        methods: Mapping[str, ReadFunction] | None = None,
+        depth: int = 0,
+    ) -> None:
+        super().__init__(body, definition, group, ports, methods, depth)
+        self.file, self.found = definition_span(body).file, list[Misaligned]()
+
+    def inner(
+        self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]
+    ) -> AlignmentInterpretation:
+        """The interpretation of a function that the body calls, which collects into the same list."""
+        inner = super().inner(body, definition, ports)
+        inner.found = self.found
+        return inner
+
+    def several(self, values: Sequence[AlignedValue]) -> AlignedValue:
+        """A tuple of values."""
+        return tuple(values)
+
+    def of_part(self, value: AlignedValue, position: int) -> AlignedValue:
+        """The value at a position of a tuple."""
+        return value[position] if isinstance(value, tuple) and position < len(value) else None
+
+    def of_column(self, spec: ColumnSpec, path: str) -> AlignedValue:
+        """Tokens of each row."""
+        return TokenPositions(path) if is_token_column(spec) and len(spec.dims) == 2 else None
+
+    def call(self, call: ast.Call) -> AlignedValue:
+        """The result of a call; of tokens alone perhaps that of a model."""
+        result = super().call(call)
+        if result is not None:
+            return result
+        named = {keyword.arg: keyword.value for keyword in call.keywords}
+        match call.func, named.get("input_ids", call.args[0] if call.args else None):
+            case ((ast.Attribute(_, "Categorical") | ast.Name("Categorical")), first):
+                logits = named.get("logits", first)
+                return None if logits is None else self.value(logits)
+            case ((ast.Attribute() | ast.Name()), ast.expr() as first):
+                tokens = self.value(first)
+                is_read = isinstance(tokens, TokenPositions) and not tokens.is_filled and "inputs_embeds" not in named
+                return ModelOutput(tokens) if is_read and isinstance(tokens, TokenPositions) else None
+        return None
+
+    def of_operation(self, operation: Operation[AlignedValue]) -> AlignedValue:
+        """The result of an operation on tokens, or on logits."""
+        function, source = operation.function, operation.source
+        if function == "logits":
+            return Logits(source.tokens) if isinstance(source, ModelOutput) else None
+        if function in PICKS and isinstance(source, Logits):
+            self.pick(operation, source)
+            return None
+        if function in ("cat", "concat"):
+            return self.joined_parts(operation)
+        if isinstance(source, TokenPositions) and function in FILLS:
+            return replace(source, is_filled=True)
+        if function == SUBSCRIPT and isinstance(source, (TokenPositions, Logits)):
+            return _cut(source, operation.positional[0])
+        if function in ("chunk", "split") and len(operation.others) == 1:
+            return source if isinstance(source, (TokenPositions, Logits)) else None  # along the rows
+        is_scaled = isinstance(source, Logits) and function in OPERATORS.values()
+        return source if isinstance(source, (TokenPositions, Logits)) and (function in SAME or is_scaled) else None
+
+    def pick(self, operation: Operation[AlignedValue], logits: Logits) -> None:
+        """Compare the tokens that pick numbers of logits with those after which they come."""
+        for picked in operation.others:
+            if (
+                isinstance(picked, TokenPositions)
+                and picked.column == logits.tokens.column
+                and logits.tokens.end >= picked.end
+            ):
+                self.found.append(Misaligned(span_of(self.file, operation.node), picked.column))
+
+    def joined_parts(self, operation: Operation[AlignedValue]) -> AlignedValue:
+        """Tokens behind others, such as a response behind its prompt: they end as the last ones do."""
+        call = operation.node
+        parts = call.args[0] if isinstance(call, ast.Call) and call.args else None
+        dim = operation.named.get("dim", operation.positional[0] if operation.positional else None)
+        if dim is None or ast.unparse(dim) not in ("1", "-1") or not isinstance(parts, (ast.List, ast.Tuple)):
+            return None
+        values = [self.value(part) for part in parts.elts]
+        return values[-1] if values and all(isinstance(value, TokenPositions) for value in values) else None
+
+
+def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | Logits | None:
+    """Some tokens of all rows, or their logits; None if it is not certain where they end."""
+    tokens = source if isinstance(source, TokenPositions) else source.tokens
+    match index:
+        case ast.Slice():
+            return source
+        case ast.Tuple([ast.Constant(value=dots), *rest]) if dots is ...:
+            if all(isinstance(part, ast.Constant) and part.value is None for part in rest):
+                return source
+            is_of_positions = len(rest) == (1 if isinstance(source, TokenPositions) else 2)
+            positions = rest[0] if is_of_positions else None
+        case ast.Tuple([ast.Slice(), positions, *_]):
+            pass
+        case _:
+            return None
+    match positions:
+        case ast.Slice(_, None, None):
+            return source
+        case ast.Slice(_, ast.UnaryOp(ast.USub(), ast.Constant(int() as count)), None):
+            cut = replace(tokens, end=tokens.end - count)
+            return cut if isinstance(source, TokenPositions) else Logits(cut)
+    return None
