@@ -95,10 +95,14 @@ class Reversal(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """The losses and reversals that an interpretation found, also in the functions that a body calls."""
+    """The losses and reversals that an interpretation found, also in the functions that a body calls.
+
+    ``by_name`` are methods whose results are known by their names alone.
+    """
 
     losses: list[PolicyValue]
     reversals: list[Reversal]
+    by_name: list[str]
 
 
 class PolicyInterpretation(FlowInterpretation[PolicyValue]):
@@ -122,7 +126,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         depth: int = 0,
     ) -> None:
         super().__init__(body, definition, group, ports, methods, depth)
-        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected([], [])
+        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected([], [], [])
         self.columns = dict[str, PolicyValue]()
         self.names |= {name: POSITIVE for name, kind in ports.items() if isinstance(kind, StaticType)}
 
@@ -177,7 +181,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             if REFERENCE.fullmatch(path) and not TEACHER.fullmatch(name):
                 return Quantity("reference")
             return None if OTHERS.fullmatch(path.replace("old", "")) else Quantity("old")
-        return Quantity("advantage") if GAIN.fullmatch(name) else None
+        return Quantity("advantage", of_rows=len(spec.dims) == 1) if GAIN.fullmatch(name) else None
 
     def value(self, node: ast.expr) -> PolicyValue:
         """The value of an expression: also a literal number, or a constant of the module."""
@@ -261,7 +265,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
                 return self.joined(*operation.others)
         if function in MADE and not has_kind(source, "advantage"):
             return MADE[function]
-        return _named(operation) if source is None and operation.is_method else None
+        named = _named(operation) if source is None and operation.is_method else None
+        self.found.by_name.extend([function] if named is not None else [])
+        return named
 
     def computed(self, operation: Operation[PolicyValue]) -> PolicyValue:
         """The result of a function of one tensor, or of two of which it takes one."""

@@ -51,7 +51,7 @@ class Quantity:
     """Numbers that rise, or fall if ``sign`` is -1; 0 is an unknown sign.
 
     A ratio that is ``upside_down`` has its base above. ``clipped`` ones are held between bounds, and a ``statistic`` is
-    one number of many.
+    one number of many. Advantages ``of_rows`` are the same for all tokens of a row, and so are surrogates made of them.
     """
 
     kind: QuantityKind
@@ -60,6 +60,7 @@ class Quantity:
     clipped: bool = False
     upside_down: bool = False
     statistic: bool = field(default=False, compare=False)
+    of_rows: bool = field(default=False, compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
     def times(self, sign: int) -> Quantity:
@@ -170,7 +171,8 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
             return b.times(a.sign) if a.sign else None
         if a.kind == "advantage" and b.kind in ("gap", "log_prob", "ratio") and b.base != "reference":
             upside_down = b.upside_down or (b.kind == "gap" and b.sign < 0)
-            return Quantity("surrogate", a.sign * b.sign, clipped=b.clipped, upside_down=upside_down)
+            sign = a.sign * b.sign
+            return Quantity("surrogate", sign, clipped=b.clipped, upside_down=upside_down, of_rows=a.of_rows)
         if a.kind == "chances" and b.kind == "distribution":
             return Quantity("entropy", -a.sign * b.sign)
     return None

@@ -86,21 +86,27 @@ def _gains(program: Program, node: Node) -> set[Operand]:
 
 
 def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
-    """The mistakes in the losses of a method of the user's that takes optimizer steps."""
+    """The mistakes in the losses of a method of the user's."""
+    body = interpreted_update(program, node)
+    if body is not None:
+        yield from _mistakes(body.found.losses, body.found.reversals)
+
+
+def interpreted_update(program: Program, node: Node) -> PolicyInterpretation | None:
+    """The interpretation of a method of the user's that takes optimizer steps, if these certainly minimize."""
     signature = signature_of(node)
     if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
-        return
+        return None
     place = program.placement(node)
     role: type = place.role if place is not None else program.graph.roles[node.role]
     code, name, methods = code_of(role), node.label.partition(".")[2], methods_of(role)
     if name not in methods or next(steps_of(code, name), None) is None or _may_ascend(code):
-        return
+        return None
     body = PolicyInterpretation.of_method(signature, methods[name], methods)
     given = [place.args, place.kwargs] if place is not None else []
     body.trusts_coefficients = not _has_negative_numbers(role, given, code)
     body.names |= static_numbers(node)
-    body.completed()
-    yield from _mistakes(body.found.losses, body.found.reversals)
+    return body.completed()
 
 
 def static_numbers(node: Node) -> dict[str, PolicyValue]:

@@ -121,7 +121,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
     seen, graph = set[object](), context.program.graph
     for node, signature in graph.bodies if not graph.misuses else ():
         body = signature.body
-        ready, masked = _padded_widths(_columns(signature))
+        ready, masked = _padded_widths(columns_with_width(signature))
         if body in seen or signature.is_ready_made or hasattr(body, "__wrapped__") or not ready | masked:
             continue
         seen.add(body)
@@ -134,7 +134,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
         of_masked = _Body(signature, definition, repeated, masked, parts=parts).completed().mistakes
         mistake = next(iter([*of_ready, *(found for found in of_masked if found.at_end)]), None)
         if mistake is not None:
-            if any(_samples_full_responses(sampler) for _, sampler in graph.bodies):
+            if any(samples_full_responses(sampler) for _, sampler in graph.bodies):
                 return
             learns = [] if update is node else [Label(update.span, "learns from the result")]
             yield Finding(
@@ -146,7 +146,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
             )
 
 
-def _columns(signature: Signature) -> Iterator[tuple[str, ColumnSpec]]:
+def columns_with_width(signature: Signature) -> Iterator[tuple[str, ColumnSpec]]:
     """The dense columns of two dims that a body takes, each as the body names it."""
     for port in signature.ports:
         if isinstance(port.type, RecordType):
@@ -172,19 +172,23 @@ def _padded_widths(columns: Iterable[tuple[str, ColumnSpec]]) -> tuple[frozenset
             (VOCABULARY, "R")
         ]:
             ready.add(width)
-        elif _is_mask(spec) and MASKS.fullmatch(path.rpartition(".")[2]):
+        elif is_mask(spec) and MASKS.fullmatch(path.rpartition(".")[2]):
             masked.add(width)
     return frozenset(ready), frozenset(masked)
 
 
-def _samples_full_responses(signature: Signature) -> bool:
+def samples_full_responses(signature: Signature) -> bool:
     """Whether a body of the user's that takes no responses may return a mask of ones for those that it makes."""
     kind = signature.returns
-    if signature.is_ready_made or not isinstance(kind, RecordType) or any(_padded_widths(_columns(signature))):
+    if (
+        signature.is_ready_made
+        or not isinstance(kind, RecordType)
+        or any(_padded_widths(columns_with_width(signature)))
+    ):
         return False
     columns = [*_record_columns(kind)]
     padded = frozenset[Size]().union(*_padded_widths(columns))
-    makes_mask = any(_is_mask(spec) and spec.dims[1] in padded for _, spec in columns)
+    makes_mask = any(is_mask(spec) and spec.dims[1] in padded for _, spec in columns)
     definition = definition_of(signature.body) if makes_mask else None
     calls = (call for call in ast.walk(definition) if isinstance(call, ast.Call)) if definition is not None else ()
     return any(call_name(call).rpartition(".")[2] in ONES_MAKERS for call in calls)
@@ -202,7 +206,8 @@ def _repeated_columns(program: Program, node: Node) -> frozenset[str]:
     return frozenset(repeated)
 
 
-def _is_mask(spec: object) -> bool:
+def is_mask(spec: object) -> bool:
+    """Whether a column is of booleans."""
     return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, Bool)
 
 
@@ -268,7 +273,7 @@ class _Body(Interpretation[TokenValue]):
         fields = schema(kind.record).fields if isinstance(kind, RecordType) else {}
         for column in columns:
             spec, value = fields.get(column.arg or ""), self.value(column.value)
-            if _is_mask(spec) and self.is_padded(spec) and isinstance(value, TokenTensor) and value.ones:
+            if is_mask(spec) and self.is_padded(spec) and isinstance(value, TokenTensor) and value.ones:
                 effect = f"returns a '{column.arg}' of ones, so padding counts as tokens"
                 self.mistakes.append(Mistake(column.value, ONES, effect, self.mask_advice))
 
@@ -279,7 +284,7 @@ class _Body(Interpretation[TokenValue]):
     @property
     def mask_advice(self) -> str:
         """The mask that a body takes, or has to take."""
-        masks = [name for name, spec in _columns(self.signature) if self.is_padded(spec) and _is_mask(spec)]
+        masks = [name for name, spec in columns_with_width(self.signature) if self.is_padded(spec) and is_mask(spec)]
         return f"write {masks[0]}.tensor" if masks else "take the response_mask of the responses, too"
 
     def value(self, node: ast.expr) -> TokenValue:
@@ -294,7 +299,7 @@ class _Body(Interpretation[TokenValue]):
     def of_column(self, spec: ColumnSpec, path: str) -> TokenValue:
         """A number for each token, or for each response."""
         if self.is_padded(spec):
-            return None if path in self.repeated else TokenTensor(masked=_is_mask(spec))
+            return None if path in self.repeated else TokenTensor(masked=is_mask(spec))
         return PerResponse(masked=not SCORES.fullmatch(path.rpartition(".")[2])) if len(spec.dims) == 1 else None
 
     def of_operation(self, operation: Operation[TokenValue]) -> TokenValue:
