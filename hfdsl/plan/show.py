@@ -149,14 +149,20 @@ def _overlap(plan: Plan) -> Iterator[str]:
         yield f"         later steps begin once {_first_names(pairs)} {ends}: the driver runs {their} collect function"
 
 
-def _queues(plan: Plan) -> Iterator[str]:
-    """The queues between stages that step on their own, and which calls each stage has."""
+def queue_texts(plan: Plan) -> Iterator[str]:
+    """For each queue of a plan: the stages before and behind it, and its lag and discipline."""
     split = plan.split
     for node, queue in split.queues:
         group = f", groups of {queue.group}" if queue.group > 1 else ""
         rows = "" if queue.rows is None else f", batches of {getattr(queue.rows, '__name__', queue.rows)} rows"
         ends = f"{split.producer(node)} -> {split.of[node.id]}"
-        yield f"queue    from stage {ends}: lag={queue.lag} {queue.late or 'as ready'}{group}{rows}"
+        yield f"from stage {ends}: lag={queue.lag} {queue.late or 'as ready'}{group}{rows}"
+
+
+def _queues(plan: Plan) -> Iterator[str]:
+    """The queues between stages that step on their own, and which calls each stage has."""
+    split = plan.split
+    yield from (f"queue    {text}" for text in queue_texts(plan))
     for part in range(split.count) if split.queues else ():
         labels = [step.label for step in plan.steps if split.of[step.node] == part]
         yield f"stage {part}  {', '.join(labels)}"

@@ -35,11 +35,8 @@ GAP = 12.0  # between two lanes, and above and below boxes
 HEAD = 44.0  # above the first row: the title
 NARROW, WIDE = 130.0, 270.0  # texts in boxes, unless a title is wider
 LABEL_LINES = 3
-LEGEND = (
-    "moves to another process",
-    "is read in the process that made it",
-    "One color is one value on its way to its readers. Boxes of one stage may run at the same time.",
-)
+LINES = "moves to another process", "is read in the process that made it"
+COLORS = "One color is one value on its way to its readers."
 
 
 class Point(NamedTuple):
@@ -271,8 +268,9 @@ class _Layout:
             Text(Point(MARGIN, 32), self.scene.title, HEADING, bold=True),
             Text(Point(subtitle, 32), self.scene.subtitle, muted=True),
         ]
-        legend = [Point(MARGIN + (34 if i < 2 else 0), self.end + BODY + i * 18) for i in range(3)]
-        texts += [Text(at, line, muted=True) for at, line in zip(legend, LEGEND, strict=True)]
+        notes = (*LINES, f"{COLORS} {_stages(self.scene)}", *self.scene.queues)
+        legend = [Point(MARGIN + (34 if i < len(LINES) else 0), self.end + BODY + i * 18) for i in range(len(notes))]
+        texts += [Text(at, line, muted=True) for at, line in zip(legend, notes, strict=True)]
         ends = [x - GAP, *(text.at.x + text_width(text.text, text.size, text.bold) for text in texts if not text.right)]
         return Sheet(
             width=max(ends) + MARGIN,
@@ -288,7 +286,13 @@ class _Layout:
 def _stage(box: SceneBox) -> str:
     if box.kind in ("input", "result"):
         return ""
+    if box.queue_stage is not None:
+        return f"stage {box.queue_stage}"
     return f"stage {box.stage}" if box.until is None else f"stages {box.stage}–{box.until}"
+
+
+def _stages(scene: Scene) -> str:
+    return "Stages run side by side." if scene.queues else "Boxes of one stage may run at the same time."
 
 
 def _note(link: Link) -> str:

@@ -25,7 +25,7 @@ def flowchart(scene: Scene) -> str:
 
 def _lines(scene: Scene) -> Iterator[str]:
     yield "---"
-    yield f"title: {json.dumps(f'{scene.title}  {scene.subtitle}'.rstrip())}"
+    yield f"title: {json.dumps('  '.join(filter(None, (scene.title, scene.subtitle, *scene.queues))))}"
     yield "---"
     yield "flowchart LR"
     for number, lane in enumerate(scene.lanes):
@@ -47,7 +47,8 @@ def _lines(scene: Scene) -> Iterator[str]:
 
 def _box(box: SceneBox) -> str:
     left, right = _SHAPES[box.kind]
-    text = "<br/>".join(map(_text, (box.title, *box.lines)))
+    stage = () if box.queue_stage is None else (f"stage {box.queue_stage}",)
+    text = "<br/>".join(map(_text, (box.title, *box.lines, *stage)))
     return f'{box.key}{left}"{text}"{right}'
 
 

@@ -13,7 +13,7 @@ from hfdsl.graph.networks import leaves
 from hfdsl.graph.program import Ref
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
-from hfdsl.plan.show import during_text
+from hfdsl.plan.show import during_text, queue_texts
 from hfdsl.plan.versions import tokens_have_versions, versions_text
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.numbers import byte_amount
@@ -35,6 +35,7 @@ class SceneBox:
     """An input, a call or a result, in the lane of its pool; boxes of one stage may run at the same time.
 
     ``calls`` and ``until`` are set where equal calls of several stages share a box: their names, and the last stage.
+    ``queue_stage`` is set in a program with queues, whose own stages run independently.
     """
 
     key: str
@@ -46,6 +47,7 @@ class SceneBox:
     lines: tuple[str, ...]
     calls: tuple[str, ...] = ()
     until: int | None = None
+    queue_stage: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All of it; stage 0 has the inputs, the last one the results."""
+    """All of it; stage 0 has the inputs, the last one the results. ``queues`` describes each queue of the program."""
 
     title: str
     subtitle: str
@@ -82,6 +84,7 @@ class Scene:
     boxes: tuple[SceneBox, ...]
     links: tuple[Link, ...]
     stages: int
+    queues: tuple[str, ...] = ()
 
 
 def scene(plan: Plan) -> Scene:
@@ -111,7 +114,13 @@ def scene(plan: Plan) -> Scene:
     sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
     boxes = (*inputs, *calls, *results)
     return Scene(
-        title=plan.name, subtitle=sizes, lanes=_lanes(plan, boxes), boxes=boxes, links=tuple(links), stages=last + 1
+        title=plan.name,
+        subtitle=sizes,
+        lanes=_lanes(plan, boxes),
+        boxes=boxes,
+        links=tuple(links),
+        stages=last + 1,
+        queues=tuple(f"queue {text}" for text in queue_texts(plan)),
     )
 
 
@@ -209,6 +218,7 @@ def _call(plan: Plan, step: Step) -> SceneBox:
     group = next((group for group in plan.groups if group.name == step.group), None)
     lane = f"pool:{group.pool.name}" if group else DRIVER
     key = f"n{step.node}"
+    queue_stage = plan.split.of[step.node] if plan.split.queues else None
     if step.role is None:
         parts = f"{step.chunks} part{'' if step.chunks == 1 else 's'}"
         return SceneBox(
@@ -219,12 +229,20 @@ def _call(plan: Plan, step: Step) -> SceneBox:
             stage=step.stage,
             title=step.label,
             lines=(f"function · {parts}",),
+            queue_stage=queue_stage,
         )
     name = step.signature.registration.name if step.signature.registration else ""
     name += during_text(plan, step)
     mesh = mesh_text(plan.mesh(step.role)) if len(step.ranks) > 1 else "rank 0"
     return SceneBox(
-        key=key, kind="call", lane=lane, role=step.role, stage=step.stage, title=step.label, lines=(f"{name} · {mesh}",)
+        key=key,
+        kind="call",
+        lane=lane,
+        role=step.role,
+        stage=step.stage,
+        title=step.label,
+        lines=(f"{name} · {mesh}",),
+        queue_stage=queue_stage,
     )
 
 

@@ -140,6 +140,26 @@ def test_equal_calls_of_several_stages_share_a_box(write: Callable[[str, str], s
     assert (result.title, result.calls) == ("lengths ×3", ("lengths[0]", "lengths[1]", "lengths[2]"))
 
 
+def test_a_drawing_shows_queues_and_their_stages(write: Callable[[str, str], str], program: str) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\n\n@hf.dataflow\n")
+        file.write("def queued(questions: Questions, actor: Actor, judge: Judge) -> Lengths:\n")
+        file.write('    return judge.weigh(hf.queue(actor.think(questions), group=2, lag=3, late="wait"))\n\n')
+        file.write("\nqueued_drawn = hf.Experiment(queued, deployment, dims={B: 4, P: 256})\n")
+    compiled = load("shouting.py:queued_drawn").deployed("draw").compile()
+    shown = scene(compiled)
+    assert [(box.title, box.queue_stage) for box in shown.boxes if box.kind == "call"] == [
+        ("actor.think", 0),
+        ("judge.weigh", 1),
+    ]
+    assert shown.queues == ("queue from stage 0 -> 1: lag=3 wait, groups of 2",)
+    assert main(["draw", "shouting.py:queued_drawn", "-o", "plan.svg"]) == 0
+    texts = [text.text for text in ET.parse("plan.svg").iter(f"{SVG}text")]
+    assert {"stage 0", "stage 1", *shown.queues} <= set(texts)
+    assert "stage 2" not in texts, "levels of the schedule, which have other numbers than the stages of queues"
+    assert all(text in mermaid(compiled) for text in ("<br/>stage 0", "<br/>stage 1", shown.queues[0]))
+
+
 def test_the_suffix_picks_the_format(program: str, plan: CompiledPlan, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["draw", "shouting.py:pondering", "-o", "plan.mmd"]) == 0
     assert main(["draw", "shouting.py:pondering"]) == 0
