@@ -210,7 +210,11 @@ class RowInterpretation(Interpretation[BodyValue]):
         result = reduced(rows, operation)
         if isinstance(result, RowTensor) and rows.first == "cut groups":
             self.mixed.append(Mixed(operation.node, "cut groups"))
-        if rows.first == "split groups" and function in REDUCTIONS and reduced_dims(operation) in ((0,), (-2,)):
+        if (
+            rows.first == "split groups"
+            and function in REDUCTIONS
+            and reduced_dims(operation) in ((0,), (-(rows.dims or 0),))
+        ):
             self.mixed.append(Mixed(operation.node, "split groups"))
         if result == "statistic" and function in REORDERINGS:
             return rows.reordered()
@@ -270,6 +274,9 @@ class RowInterpretation(Interpretation[BodyValue]):
             if rows.dims != 1 or (count is None and isinstance(sizes[0], ast.Name)):
                 return None
             return RowTensor(2, "split groups" if count == self.group.size > 1 else "pieces")
+        if function in ("view", "reshape") and shape == [False, True, False] and rows.dims == 2:
+            is_split = rows.first == "rows" and self.number(sizes[0]) == self.group.size > 1
+            return RowTensor(3, "split groups") if is_split else None
         if in_groups and rows.dims == 2 and (function == "flatten" or shape == [True]):
             return RowTensor(1)
         is_one = [isinstance(size, ast.Constant) and size.value == 1 for size in sizes]
@@ -306,7 +313,8 @@ def _set_in_part(value: BodyValue) -> BodyValue:
 def reduced(rows: RowTensor, operation: Operation[BodyValue]) -> BodyValue:
     """A reduction or an order of rows: a statistic if it goes over the first dim, rows if it goes over others."""
     function, dims = operation.function, reduced_dims(operation)
-    if function in REDUCTIONS and (dims is None or rows.first in ("pieces", "split groups")):
+    is_of_each_row = rows.dims == 3 and dims in ((2,), (-1,))
+    if function in REDUCTIONS and (dims is None or (rows.first in ("pieces", "split groups") and not is_of_each_row)):
         return "statistic"
     dims = (-1,) if dims is None else dims
     if not dims or (rows.dims is None and min(dims) < 0):

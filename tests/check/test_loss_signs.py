@@ -467,3 +467,85 @@ def test_the_surrogate_of_a_loss_falls_as_tokens_that_are_better_become_likelier
     assert new.grad is not None
     assert bool((new.grad * gain).sum() > 0) is ("HF358" in expected)
     assert codes(module) == expected
+
+
+STYLES = {
+    "a loop of epochs": (
+        "for _ in range(2):\n"
+        "    for part in torch.randperm(len(old)).split(2):\n"
+        "        now = self.chosen(experience)[part]\n"
+        "        log_ratio = now - old[part]\n"
+        "        ratio = log_ratio.exp()\n"
+        "        with torch.no_grad():\n"
+        "            approx_kl = ((ratio - 1) - log_ratio).mean()\n"
+        "        gains = advantages[part]\n"
+        "        gains = (gains - gains.mean()) / (gains.std() + 1e-8)\n"
+        "        first = -gains * ratio\n"
+        "        second = -gains * torch.clamp(ratio, 1 - self.clip, 1 + self.clip)\n"
+        "        policy_loss = torch.max(first, second).mean()\n"
+        "        entropy_loss = self.chosen_and_entropy(experience)[1][part].mean()\n"
+        "        loss = policy_loss - self.entropy_coef * entropy_loss + approx_kl * 0\n"
+        "        self.take_step(loss)\n"
+        "return"
+    ),
+    "an early stop": (
+        "log_ratio = torch.clamp(now - old, min=-20.0, max=20.0)\n"
+        "ratio = torch.exp(log_ratio)\n"
+        "kl_to_old = masked_mean(-log_ratio, mask)\n"
+        "if kl_to_old > 100.0:\n    return\n"
+        "losses1 = -advantages * ratio\n"
+        "losses2 = -advantages * torch.clamp(ratio, 1 - CLIP, 1 + CLIP)\n"
+        "clipped = torch.maximum(losses1, losses2)\n"
+        "losses3 = -advantages * 3.0\n"
+        "clipped = torch.where(advantages < 0, torch.min(losses3, clipped), clipped)\n"
+        "self.take_step(masked_mean(clipped, mask) - kl_to_old.detach() * 0.0)"
+    ),
+    "a KL per token of an objective": (
+        "per_token_kl = torch.exp(ref - now) - (ref - now) - 1\n"
+        "per_token_loss = torch.exp(now - now.detach()) * advantages\n"
+        "per_token_loss = -(per_token_loss - self.kl_coef * per_token_kl)\n"
+        "loss = ((per_token_loss * mask).sum(dim=1) / mask.sum(dim=1)).mean()"
+    ),
+    "sequence ratios": (
+        "log_ratio = ((now - old) * mask).sum(-1) / mask.sum(-1).clamp(min=1)\n"
+        "ratio = log_ratio.exp()[:, None]\n"
+        "loss = -torch.min(ratio * advantages, torch.clamp(ratio, 0.8, 1.2) * advantages).mean()"
+    ),
+    "a Lagrangian of costs": (
+        "cost_advantages = 0.1 * advantages.abs()\n"
+        "loss = (0.5 * ratio * cost_advantages - ratio * advantages).mean() / 1.5"
+    ),
+    "truncated importance weights": (
+        "weight = torch.clamp((old - ref).exp(), max=2.0).detach()\n"
+        "loss = -(torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages) * weight * mask).sum() / mask.sum()"
+    ),
+    "a value loss beside it": (
+        "values = self.logits(experience).mean(-1)\n"
+        "value_loss = 0.5 * ((values - advantages) ** 2).mean()\n"
+        "loss = -(ratio * advantages).mean() + 0.0 * value_loss"
+    ),
+    "a dictionary of losses": ("parts = {'policy': -(ratio * advantages).mean()}\nloss = sum(parts.values())"),
+    "positive and negative rows apart": (
+        "good, bad = advantages.clamp(min=0), (-advantages).clamp(min=0)\nloss = (-(good * ratio) + bad * ratio).mean()"
+    ),
+    "accumulated": (
+        "self.optimizer.zero_grad()\n"
+        "count = old.shape[0]\n"
+        "for i in range(count):\n"
+        "    loss = -(ratio[i] * advantages[i]).mean() / count\n"
+        "    loss.backward(retain_graph=True)\n"
+        "self.optimizer.step()\nreturn"
+    ),
+    "mixed precision": (
+        "with torch.autocast('cpu', enabled=False):\n    loss = -(ratio * advantages).mean()\n"
+        "scaler = torch.amp.GradScaler('cpu', enabled=False)\nself.optimizer.zero_grad()\n"
+        "scaler.scale(loss).backward()\nscaler.step(self.optimizer)\nscaler.update()\nreturn"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_losses_as_other_libraries_write_them_are_right(tmp_path: Path, name: str) -> None:
+    module = program(tmp_path, STYLES[name])
+    assert gained(module) > 0
+    assert codes(module) == ()

@@ -298,6 +298,35 @@ def test_groups_of_a_function_of_all_rows_are_known_where_they_are_repeated(tmp_
     assert module.directly.check(dims={module.B: 6}).codes == ()
 
 
+SPLIT_TOKENS = (
+    "z - z.view(n, -1, 3).mean(0).repeat(n, 1)",
+    "(z.view(TWO, -1, z.shape[1]) - z.view(TWO, -1, z.shape[1]).mean(dim=-3)).view(-1, 3)",
+    "(z.reshape(n, -1, 3) / (torch.std(z.reshape(n, -1, 3), dim=0) + 1)).view(-1, 3)",
+    "z - (z.view(n, -1, 3).mean(-1) - z.view(n, -1, 3).mean(2).mean(0)).view(-1, 1)",
+)
+KEPT_TOKENS = (
+    "z - z.view(-1, n, 3).mean(1).repeat_interleave(n, 0)",
+    "(z.view(n, -1, 3) * 2).view(-1, 3)",
+    "(z.view(n, -1, 3) - z.view(n, -1, 3).mean(-1, keepdim=True)).view(-1, 3)",
+    "(z.view(n, -1, 3) / z.view(n, -1, 3).norm(2, dim=2, keepdim=True)).view(-1, 3)",
+    "z - z.mean(1, keepdim=True)",
+)
+"""Bodies that compute tokens of each group by rows of different ones, and others."""
+
+
+@pytest.mark.parametrize("rows", ["hf.Whole", "hf.Grouped(TWO)", 'hf.GroupedBy("n")'])
+@pytest.mark.parametrize("expression", [*SPLIT_TOKENS, *KEPT_TOKENS])
+def test_tokens_of_different_groups_are_no_group(tmp_path: Path, expression: str, rows: str) -> None:
+    text = REPEATED.format(expression=expression, rows=rows).replace("y: hf.f32[B]", "z: hf.f32[B, R]")
+    text = text.replace("y = result.y", "z = result.z").replace("Result(y=", "Result(z=")
+    module = loaded(tmp_path, text.replace("class B(hf.Dim): ...", "class B(hf.Dim): ...\nclass R(hf.Dim): ..."))
+    values, order = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 0, 2, 5, 4, 3])
+    made, ordered = (module.directly(module.Result(z=z.flatten(0, 1))).z.tensor for z in (values, values[order]))
+    is_split = not torch.allclose(made.view(6, 2, 3)[order].flatten(0, 1), ordered)
+    assert is_split is (expression in SPLIT_TOKENS)
+    assert module.repeated.check(dims={module.B: 6}).codes == (("HF338",) if is_split else ())
+
+
 def test_what_is_not_followed_is_not_reported(tmp_path: Path) -> None:
     for expression in ("y - len(tokens)", "y - sum(y)", "y - y[0]", "y - y[y > 0].mean()", "y.view(-1, 0).sum(1)"):
         module = program(tmp_path, expression)

@@ -1,0 +1,46 @@
+"""Rewards of tokens are viewed with as many rows as a group has, so that a mean is of different questions."""
+
+import hfdsl as hf
+from tests.corpus.vocabulary import (
+    Actor,
+    ActorMetrics,
+    Advantages,
+    B,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reward,
+    Rollout,
+    Scores,
+    prompts_of,
+)
+
+GROUP = 4
+
+
+@hf.function
+def spread(scores: Scores, rollout: Rollout) -> Advantages:
+    return Advantages(advantages=scores.reward.tensor[:, None] * rollout.response_mask.tensor)
+
+
+@hf.function(rows=hf.Grouped(GROUP))
+def compared(rewards: Advantages) -> Advantages:
+    reward = rewards.advantages.tensor
+    groups = reward.view(GROUP, -1, reward.shape[1])
+    return Advantages(advantages=(groups - groups.mean(0)).view_as(reward))  # <- HF338
+
+
+@hf.dataflow
+def program(prompts: Prompts, actor: Actor, reward: Reward) -> ActorMetrics:
+    rollout = actor.generate(hf.repeat(prompts, GROUP))
+    return actor.update(rollout, compared(spread(reward.score(rollout), rollout)))
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(actor=hf.place(Actor, PolicyConfig(), pool=pool), reward=hf.place(Reward, pool=pool)),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
