@@ -101,6 +101,7 @@ CODES: dict[str, Code] = {
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     "HF361": Code("a data set with fewer prompts than a step takes", "warning"),
     "HF362": Code("samples drawn with the same random numbers in every step", "warning"),
+    "HF363": Code("an estimate of advantages that adds up the wrong steps", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),
