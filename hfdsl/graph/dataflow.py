@@ -18,6 +18,7 @@ from hfdsl.graph.program import Constant
 from hfdsl.graph.signatures import deferred, is_option, type_hints
 from hfdsl.types.batches import closest
 from hfdsl.types.bounds import bounds_of, misfit
+from hfdsl.types.columns import REDUCTION_LITERALS
 from hfdsl.types.dims import Dim, Sizes
 from hfdsl.types.numbers import brief
 
@@ -133,7 +134,7 @@ class Dataflow(Generic[P, R]):
                 raise WiringError(
                     "HF206", f"option '{name}' of '{self.body.__name__}' takes {shown}, got {brief(value)}"
                 )
-        bounded = get_type_hints(self.body, include_extras=True)
+        bounded = get_type_hints(self.body, localns=REDUCTION_LITERALS, include_extras=True)
         for name, value in options.items():
             if bounds_of(bounded.get(name)) is not None and (problem := misfit(bounded[name], value)):
                 raise WiringError("HF206", f"option '{name}' of '{self.body.__name__}' {problem}")

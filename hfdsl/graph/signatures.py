@@ -21,6 +21,7 @@ from hfdsl.protocols.state import effects_of
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.bounds import Within, bounds_of
 from hfdsl.types.columns import (
+    REDUCTION_LITERALS,
     Column,
     ColumnSpec,
     Metric,
@@ -308,7 +309,7 @@ def type_hints(body: Callable[..., Any], where: str) -> dict[str, Any]:
         if not any(map(_is_annotated, annotations.values())):
             return annotations
         marked = {name: annotation for name, annotation in annotations.items() if _has_finite(annotation)}
-        return typing.get_type_hints(body) | marked
+        return typing.get_type_hints(body, localns=REDUCTION_LITERALS) | marked
     except DefinitionError:
         raise
     except (NameError, AttributeError, TypeError, ValueError, LookupError, SyntaxError) as error:
@@ -342,8 +343,8 @@ def _annotations(body: Callable[..., Any]) -> Mapping[str, Any]:
             }
             if all(value is None or isinstance(value, type) or get_origin(value) for value in values.values()):
                 evaluated = SimpleNamespace(__annotations__=values)
-                return typing.get_type_hints(evaluated, scope, include_extras=True)
-    return typing.get_type_hints(body, include_extras=True)
+                return typing.get_type_hints(evaluated, scope, REDUCTION_LITERALS, include_extras=True)
+    return typing.get_type_hints(body, localns=REDUCTION_LITERALS, include_extras=True)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -68,7 +68,8 @@ class Imbalance(NamedTuple):
 class Timeline:
     """One step of a plan: intervals of every process, and what went from one to another.
 
-    ``imbalances`` has an entry for each balanced node, unless its rows were best in their order.
+    ``imbalances`` has an entry for each balanced node, unless its rows were best in their order. ``stages`` has the
+    stage of each node of a program with queues, by its name.
 
     Times are in seconds; those of a run are since the epoch, by the clock of the host of each process. On one host they
     can be compared to the microsecond; between hosts they are as accurate as the cluster synchronizes its clocks.
@@ -82,6 +83,7 @@ class Timeline:
     transfers: tuple[TimedTransfer, ...] = ()
     levels: tuple[MemoryLevel, ...] = ()
     imbalances: Mapping[str, Imbalance] = field(default_factory=dict)
+    stages: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<timeline of step {self.number} of '{self.plan}': {self.seconds:.3g} s, {len(self.nodes)} nodes>"
@@ -142,6 +144,11 @@ class Timeline:
             file.add(self)
 
 
+def node_stages(plan: Plan) -> dict[str, int]:
+    """The stage of each call by its name; none without queues."""
+    return {step.label: plan.split.of[step.node] for step in plan.steps} if plan.split.queues else {}
+
+
 def node_labels(plan: Plan) -> dict[int, str]:
     """The names of a step's inputs and of the results of its calls."""
     return {node.id: node.label for node in plan.graph.inputs} | {step.node: step.label for step in plan.steps}
@@ -172,7 +179,8 @@ TraceEvent: TypeAlias = dict[str, Any]
 class TraceFile:
     """A trace that is written step by step: a process for each group of the plan, a thread for each of its ranks.
 
-    Times in the file are microseconds since the start of its first step.
+    Times in the file are microseconds since the start of its first step. Between two stages of a program, a counter has
+    the batches that have left the first and that the second has not begun with; it is written at the end.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -182,6 +190,7 @@ class TraceFile:
         self._heads: dict[tuple[str, Process, str, str], str] = {}
         self._flows = 0
         self._origin: float | None = None
+        self._queued: dict[tuple[str, int], list[tuple[float, int]]] = {}  # by plan and stage, batches put and taken
         self._between = "[\n"
 
     def __enter__(self) -> Self:
@@ -198,9 +207,15 @@ class TraceFile:
             self._origin = timeline.start
         self._file.write(self._between + ",\n".join(self._events(timeline, self._origin)))
         self._between = ",\n"
+        ends = _ends_of_stages(timeline)
+        for stage in ends.keys() & {before + 1 for before in ends}:
+            (_, put), (taken, _) = ends[stage - 1], ends[stage]
+            self._queued.setdefault((timeline.plan, stage), []).extend([(put, 1), (max(put, taken), -1)])
 
     def close(self) -> None:
         """End the file."""
+        for event in self._queue_events(self._origin or 0.0):
+            self._file.write(self._between + event)
         self._file.write("[]\n" if self._origin is None else "\n]\n")
         self._file.close()
 
@@ -218,7 +233,8 @@ class TraceFile:
         for interval in timeline.intervals:
             length = f'"ts":{at(interval.start)},"dur":{(interval.stop - interval.start) * 1e6:.3f}'
             rows = "" if interval.rows is None else f',"rows":{interval.rows}'
-            yield f"{head('X', interval.process, interval.kind, interval.name)},{length},{step}{rows}}}}}"
+            stage = f',"stage":{timeline.stages[interval.name]}' if interval.name in timeline.stages else ""
+            yield f"{head('X', interval.process, interval.kind, interval.name)},{length},{step}{rows}{stage}}}}}"
         for transfer in timeline.transfers:
             self._flows += 1
             sized = "" if transfer.bytes is None else f'"bytes":{transfer.bytes}'
@@ -230,6 +246,16 @@ class TraceFile:
         for level in timeline.levels:
             counted = f'"ts":{at(level.time)},"args":{{"bytes":{level.bytes}}}}}'
             yield f"{head('C', level.process, 'memory', f'bytes held by rank {level.process[1]}')},{counted}"
+
+    def _queue_events(self, origin: float) -> Iterator[str]:
+        """The batches in each queue, whenever their number changes."""
+        for (plan, stage), changes in self._queued.items():
+            count = 0
+            name = f"batches in the queue from stage {stage - 1} to {stage} of {plan}"
+            for time, change in sorted(changes, key=lambda each: (each[0], -each[1])):
+                count += change
+                counted = f'"ts":{(time - origin) * 1e6:.3f},"args":{{"batches":{count}}}}}'
+                yield f"{self._head('C', DRIVER_PROCESS, 'queue', name)},{counted}"
 
     def _head(self, phase: str, process: Process, kind: str, name: str) -> str:
         """The prefix of an event; events of several steps share its encoding."""
@@ -248,6 +274,17 @@ class TraceFile:
             yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title or group}})
         named = {"ph": "M", "name": "thread_name", "pid": self._pids[group], "tid": rank}
         yield json.dumps(named | {"args": {"name": title or f"rank {rank}"}})
+
+
+def _ends_of_stages(timeline: Timeline) -> dict[int, tuple[float, float]]:
+    """For each stage the start of its first call and the end of its last one."""
+    ends: dict[int, tuple[float, float]] = {}
+    for call in timeline.calls if timeline.stages else ():
+        stage = timeline.stages.get(call.name)
+        if stage is not None:
+            start, stop = ends.get(stage, (call.start, call.stop))
+            ends[stage] = min(start, call.start), max(stop, call.stop)
+    return ends
 
 
 def read_trace(text: str) -> tuple[Timeline, ...]:

@@ -237,14 +237,19 @@ class Running:
         Raises:
             OSError: where the file cannot be written.
         """
+        with TraceFile(path) as file, self.traced(file):
+            yield
+
+    @contextmanager
+    def traced(self, file: TraceFile) -> Iterator[None]:
+        """Write the timelines of the steps within the block to an open trace, which may have those of other plans."""
         self._runner.write()
-        with TraceFile(path) as file:
-            self._runner.traces.append(file)
-            try:
-                yield
-            finally:
-                self._runner.write()
-                self._runner.traces.remove(file)
+        self._runner.traces.append(file)
+        try:
+            yield
+        finally:
+            self._runner.write()
+            self._runner.traces.remove(file)
 
     @contextmanager
     def record(self, folder: str | PathLike[str]) -> Iterator[None]:

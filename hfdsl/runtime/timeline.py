@@ -20,6 +20,7 @@ from hfdsl.plan.timeline import (
     Timeline,
     call_rows,
     node_labels,
+    node_stages,
     payload_name,
 )
 from hfdsl.runtime.messages import SegmentResult
@@ -112,6 +113,7 @@ def timeline(record: StepRecord) -> Timeline:
         transfers=tuple(transfers),
         levels=tuple(levels),
         imbalances=dict(_imbalances(record)),
+        stages=node_stages(record.plan),
     )
 
 

@@ -31,6 +31,8 @@ if the module has only one.
 exit codes: 0 clean, 1 findings or a failed run, 2 usage, 3 a bug in hfdsl, 130 interrupted
 """
 
+TRACE = "write the timelines of all steps, for Perfetto or chrome://tracing"
+
 
 class Parser(argparse.ArgumentParser):
     """A parser of a command, which suggests the choice or option that a misspelled one is closest to."""
@@ -180,9 +182,7 @@ def command_parser() -> Parser:
     run.add_argument(
         "--seed", type=_seed, metavar="S", help="the root of all random streams (default: the experiment's)"
     )
-    run.add_argument(
-        "--trace", metavar="FILE", help="write the timelines of all steps, for Perfetto or chrome://tracing"
-    )
+    run.add_argument("--trace", metavar="FILE", help=TRACE)
 
     _add_run_commands(command, form, sizes)
     _add_library_commands(command, form)
@@ -296,6 +296,7 @@ def _add_run_commands(
         metavar="N",
         help="every N steps, compare digests of all synced weights with those of their copies (verify_sync=N)",
     )
+    train.add_argument("--trace", metavar="FILE", help=TRACE)
     resume = train.add_mutually_exclusive_group()
     resume.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
     resume.add_argument(

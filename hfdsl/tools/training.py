@@ -131,6 +131,7 @@ def train(arguments: argparse.Namespace) -> int:
                 accept=(*arguments.accept, *_fields_set(arguments, loaded)),
                 show=show,
                 worker_env=_environment(finder.sources),
+                trace=arguments.trace,
             )
     except BaseException as error:
         if hint := _resume_hint(checkpoints.complete(output / "checkpoints"), error):

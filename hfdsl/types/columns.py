@@ -13,6 +13,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Final,
     ForwardRef,
     Generic,
     Literal,
@@ -395,6 +396,12 @@ def _column_spec(dtype: type[DType], dims: tuple[Any, ...]) -> ColumnSpec:
     sizes = tuple(size(get_args(dim)[0] if i in ragged else dim) for i, dim in enumerate(dims))
     exact = tuple(quotient for dim in dims for quotient in quotients(dim))
     return ColumnSpec(dtype, sizes, ragged=bool(ragged), quotients=exact)
+
+
+_LITERAL: Any = Literal
+
+REDUCTION_LITERALS: Final = {name: _LITERAL[name] for name in REDUCTIONS}
+"""What the name of a reduction stands for where ``typing`` evaluates it, as in ``Metric[float, "mean"]``."""
 
 
 def _reduction(argument: object) -> str:

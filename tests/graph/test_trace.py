@@ -401,6 +401,23 @@ def test_annotations_that_cannot_be_evaluated() -> None:
         trace(flow)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "max", "min", "first", "last"])
+def test_the_reduction_of_a_result_is_a_name(reduction: str) -> None:
+    names: dict[str, Any] = {**globals()}
+    program = f"""
+class Judge(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def score(self, prompts: Prompts) -> hf.Metric[float, "{reduction}"]: ...
+
+@hf.dataflow
+def flow(prompts: Prompts, judge: Judge) -> hf.Metric[float, "{reduction}"]:
+    return judge.score(prompts)
+"""
+    for text in (program, "from __future__ import annotations\n" + program):
+        exec(text, names)  # noqa: S102  # a program of our own
+        assert names["flow"].check().ok
+
+
 def bare(self: Any, x) -> Scores: ...  # type: ignore[no-untyped-def,empty-body]  # a mistake on purpose
 def anything(self: Any, x: Any) -> Scores: ...  # type: ignore[empty-body]  # the same for all of these
 def tensor(self: Any, x: torch.Tensor) -> Scores: ...  # type: ignore[empty-body]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from hfdsl.plan.predict import durations, predict
 from hfdsl.plan.timeline import Interval, Timeline, read_trace
 from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, batch_of, programs, some_rows
+from tests.runtime import queue_programs as queued
 from tests.runtime import sleeping_programs as p
 
 many = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -106,6 +108,22 @@ def test_a_trace_ends_with_the_last_whole_step(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(hf.RoleError):
             running.step(rows())
     assert [step.number for step in read_trace((tmp_path / "t.json").read_text())] == [0]
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_a_trace_shows_stages_and_the_batches_between_them(lag: int, tmp_path: Path) -> None:
+    steps, file = 6, tmp_path / "t.json"
+    plan = queued.flow.given(lag=lag, late="wait").compile(queued.deployment(), dims={queued.B: 4})
+    with plan.launch() as running, running.trace(file):
+        assert len([*running.stream(queued.rows(steps))]) == steps
+    events = json.loads(file.read_text())
+    stages = {event["name"]: event["args"]["stage"] for event in events if event.get("cat") == "call"}
+    assert stages == {step.label: plan.split.of[step.node] for step in plan.steps}
+    levels = [event["args"]["batches"] for event in events if event.get("cat") == "queue"]
+    assert len(levels) == 2 * steps
+    assert levels[-1] == 0
+    assert max(levels) == lag + 1, "the first update begins once the engine is ahead"
+    assert all(0 <= level <= lag + 1 for level in levels)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hfdsl.plan.timeline import read_trace
 from hfdsl.rl.training.toml.tables import read_toml, to_toml
 from hfdsl.tools import output, stepping
 from hfdsl.tools.cli import main
@@ -40,6 +41,15 @@ def test_train_prints_the_configuration_and_a_line_a_step(config: str, capsys: C
     steps = [text for text in out.splitlines() if text.startswith("step ")]
     assert [text.split()[1] for text in steps] == ["0", "1", "2"]
     assert all("score" in text for text in steps)
+
+
+def test_train_writes_the_timelines_of_its_steps(config: str, capsys: Capture) -> None:
+    code, _, err = run_cli(capsys, "train", config, "--trace", "steps.json")
+    assert (code, err) == (output.OK, "")
+    assert [step.number for step in read_trace(Path("steps.json").read_text())] == [0, 1]
+    code, _, err = run_cli(capsys, "train", config, "--set", "output=other", "--trace", "no/such/folder.json")
+    assert code != output.OK
+    assert "no/such/folder.json" in err
 
 
 def test_train_for_machines_and_resume(config: str, capsys: Capture) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
@@ -19,6 +20,7 @@ from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.rows import row_table
+from hfdsl.plan.timeline import TraceFile
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.check import ConfigCheck, require_clean
@@ -122,8 +124,11 @@ def train(
     accept: Collection[str] = (),
     show: Show = lambda record: None,
     worker_env: Mapping[str, str] | None = None,
+    trace: str | PathLike[str] | None = None,
 ) -> Ended:
     """Train as configured, and show every record.
+
+    The timelines of all steps go to the file ``trace``, for Perfetto or ``chrome://tracing``.
 
     With ``resume``, the run continues from the last checkpoint, with the results of a run without a stop. A difference
     from the checkpoint is refused, unless ``accept`` has its kind ("config", "data", "code", "versions") or the name of
@@ -141,6 +146,7 @@ def train(
         CheckpointError: HF905, HF906 if the run cannot resume; HF908 if a role's state cannot be saved.
         RoleError: HF806 if a body raises.
         HfError: HF907 for a metric that is not finite; the last checkpoint stays.
+        OSError: where the trace cannot be written.
 
     >>> from tempfile import TemporaryDirectory
     >>> from hfdsl.rl.training.config import load
@@ -156,10 +162,17 @@ def train(
         require_run(run.folder)
     with locked(run.folder):
         resume = has_run(run.folder) if resume == "auto" else resume
-        return _train(run, run_start(loaded, run.folder, run.inputs, resume=resume, accept=accept), show, worker_env)
+        start = run_start(loaded, run.folder, run.inputs, resume=resume, accept=accept)
+        return _train(run, start, show, worker_env, trace)
 
 
-def _train(run: Prepared, start: RunStart, show: Show, worker_env: Mapping[str, str] | None) -> Ended:
+def _train(
+    run: Prepared,
+    start: RunStart,
+    show: Show,
+    worker_env: Mapping[str, str] | None,
+    trace: str | PathLike[str] | None,
+) -> Ended:
     config, saved = run.loaded.config, run.folder / CHECKPOINTS
     launched = run.plan.launch(
         config.backend,
@@ -172,6 +185,7 @@ def _train(run: Prepared, start: RunStart, show: Show, worker_env: Mapping[str, 
         launched as running,
         Prefetcher(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,
         _writers(run, start.last_kept_step) as (writers, samples),
+        ExitStack() as traces,
         _Stop() as stop,
     ):
         evaluating = running.also(run.evaluation) if run.evaluation is not None else None
@@ -180,6 +194,10 @@ def _train(run: Prepared, start: RunStart, show: Show, worker_env: Mapping[str, 
             stepping = Streamed(feed, running, run.folder / DECISIONS, config.deadline)
         if run.update is not None and config.update is not None:
             stepping = Rounds(feed, running, running.also(run.update), config.update)
+        if trace is not None:
+            file = traces.enter_context(TraceFile(trace))
+            for traced in stepping.runs:
+                traces.enter_context(traced.traced(file))
         load(running, start)
         settings = config.checkpoints
         checkpoint_writer = checkpoints.CheckpointWriter(saved, running, run.inputs, settings.keep, settings.behind)
