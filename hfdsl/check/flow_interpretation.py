@@ -31,6 +31,9 @@ V = TypeVar("V")
 DEPTH = 4
 """How deep calls of functions within functions are followed."""
 
+MOST_CALLS = 200
+"""How many calls of functions are followed in a body at most."""
+
 NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
 """Names of torch for computing without gradients, as a block or as a decorator."""
 
@@ -54,7 +57,7 @@ class FlowInterpretation(Interpretation[V]):
         self.uncertain = frozenset()
         self.methods, self.depth = methods or {}, depth
         self.records = {name: kind for name, kind in ports.items() if isinstance(kind, RecordType)}
-        self.returned = list[V | None]()
+        self.returned, self.followed = list[V | None](), list[str]()
 
     @classmethod
     def of_method(cls, signature: Signature, function: ReadFunction, methods: Mapping[str, ReadFunction]) -> Self:
@@ -81,7 +84,14 @@ class FlowInterpretation(Interpretation[V]):
 
     def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
         """The interpretation of a function that the body calls."""
-        return type(self)(body, definition, self.group, ports, self.methods, self.depth + 1)
+        inner = type(self)(body, definition, self.group, ports, self.methods, self.depth + 1)
+        inner.followed = self.followed
+        return inner
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all calls of functions could be followed."""
+        return len(self.followed) < MOST_CALLS
 
     # -- statements
 
@@ -238,8 +248,9 @@ class FlowInterpretation(Interpretation[V]):
         self, function: Callable[..., Any], definition: Function, call: ast.Call, *, is_method: bool
     ) -> V | None:
         """The value that a function returns for the arguments of a call."""
-        if self.depth == DEPTH or any(isinstance(argument, ast.Starred) for argument in call.args):
+        if self.depth == DEPTH or not self.is_whole or any(isinstance(arg, ast.Starred) for arg in call.args):
             return None
+        self.followed.append(definition.name)
         parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)][is_method:]
         arguments = dict(zip(parameters, call.args, strict=False))
         arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}

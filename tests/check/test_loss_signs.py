@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hfdsl.check.flow_interpretation import FlowInterpretation
 from tests.check.loading import loaded
 
 MODULE = """
@@ -467,6 +469,33 @@ def test_the_surrogate_of_a_loss_falls_as_tokens_that_are_better_become_likelier
     assert new.grad is not None
     assert bool((new.grad * gain).sum() > 0) is ("HF358" in expected)
     assert codes(module) == expected
+
+
+LEVELS, CALLS = 5, 8
+"""So many helpers of each level, each of which calls all of the next level, twice."""
+
+
+def test_a_role_of_many_helpers_is_not_followed_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers = [
+        f"    def f{level}_{i}(self, x):\n        for _ in range(2):\n"
+        + "".join(f"            x = x + self.f{level + 1}_{j}(x)\n" for j in range(CALLS))
+        + "        return x\n"
+        for level in range(LEVELS - 1)
+        for i in range(CALLS)
+    ]
+    helpers += [f"    def f{LEVELS - 1}_{i}(self, x):\n        return x\n" for i in range(CALLS)]
+    body = textwrap.indent("loss = self.f0_0(ratio * advantages).mean()" + STEP, " " * 8)
+    text = MODULE.format(body=body, options="").replace("    def logits(", "".join(helpers) + "    def logits(", 1)
+    followed = list[ast.AST]()
+    completed = FlowInterpretation.completed
+
+    def counted(self: FlowInterpretation[Any]) -> FlowInterpretation[Any]:
+        followed.append(self.definition)
+        return completed(self)
+
+    monkeypatch.setattr(FlowInterpretation, "completed", counted)
+    assert codes(loaded(tmp_path, text)) == ()
+    assert len(followed) < 1_000
 
 
 STYLES = {

@@ -106,7 +106,7 @@ def interpreted_update(program: Program, node: Node) -> PolicyInterpretation | N
     given = [place.args, place.kwargs] if place is not None else []
     body.trusts_coefficients = not _has_negative_numbers(role, given, code)
     body.names |= static_numbers(node)
-    return body.completed()
+    return body if body.completed().is_whole else None
 
 
 def static_numbers(node: Node) -> dict[str, PolicyValue]:
