@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""The rollout engine keeps 70 % of every GPU, and training needs more than the rest.
+"""The rollout engine keeps 70% of every GPU, and training needs more than the rest.
 
 Seen: https://github.com/hiyouga/EasyR1/pull/1
-Elsewhere: out of memory on GPUs with 80 GB, when engine and training state coexist; the default was lowered to 60 %.
+Elsewhere: out of memory on GPUs with 80 GB, when engine and training state coexist; the default was lowered to 60%.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The engine keeps 90 % of its GPU, and the weights of a 7B model that are sent to it need another 14 GiB.
+"""The engine keeps 90% of its GPU, and the weights of a 7B model that are sent to it need another 14 GiB.
 
 Seen: https://github.com/huggingface/trl/issues/2927
 Elsewhere: out of memory after some steps; 8 GB are left on an 80 GB GPU, enough for a 3B model.
