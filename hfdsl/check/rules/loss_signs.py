@@ -1,6 +1,6 @@
 """Signs of losses: does a policy that minimizes a loss of the user's learn to raise its advantages?
 
-Four ways to train in the wrong direction, of which nothing tells::
+Four ways to train in the wrong direction without an error::
 
     loss = (ratio * advantages).mean()                            HF358: learns to lower its advantages
     loss = -torch.max(ratio * gains, clipped * gains).mean()      HF946: the greater one, so that nothing clips
@@ -97,8 +97,7 @@ def interpreted_update(program: Program, node: Node) -> PolicyInterpretation | N
     signature = signature_of(node)
     if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
         return None
-    place = program.placement(node)
-    role: type = place.role if place is not None else program.graph.roles[node.role]
+    role, place = program.role_class(node.role), program.placement(node)
     code, name, methods = code_of(role), node.label.partition(".")[2], methods_of(role)
     if name not in methods or next(steps_of(code, name), None) is None or _may_ascend(code):
         return None

@@ -62,8 +62,7 @@ def _padded_terms(program: Program, node: Node) -> Iterator[Quantity]:
     body = interpreted_update(program, node)
     if body is None or body.found.by_name:
         return
-    place = program.placement(node)
-    role: type = place.role if place is not None else program.graph.roles[node.role]
+    role = program.role_class(node.role)
     functions = code_of(role).reached(node.label.partition(".")[2])
     names = frozenset[str]().union(*(function.names for function in functions))
     if any(map(KNOWS_PADDING.fullmatch, names)):

@@ -106,8 +106,7 @@ def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[
     if not isinstance(node.op, RoleCall):
         definition = definition_of(signature.body)
         return () if definition is None else AlignmentInterpretation.of(signature, definition).completed().found
-    place = program.placement(node)
-    methods = methods_of(place.role if place is not None else program.graph.roles[node.role])
+    methods = methods_of(program.role_class(node.role))
     method = methods.get(node.label.partition(".")[2])
     return () if method is None else AlignmentInterpretation.of_method(signature, method, methods).completed().found
 

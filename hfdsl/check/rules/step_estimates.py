@@ -82,8 +82,7 @@ def _functions(program: Program, node: Node) -> Iterator[ReadFunction]:
         code = code_of_function(node.op.signature.body)
         yield from (function for several in code.functions.values() for function in several)
     elif isinstance(node.op, RoleCall):
-        place = program.placement(node)
-        role: type = place.role if place is not None else program.graph.roles[node.role]
+        role = program.role_class(node.role)
         yield from code_of(role).reached(node.label.partition(".")[2])
 
 
