@@ -17,13 +17,14 @@ which is printed behind the times. It is the mean of many steps. A call without 
 busy. Under MPS kernels of two processes run side by side, so that they share the GPU less than their utilization says.
 So if there is a run with a lag of 1 between calls, as in ``--runs 10:none 10:1 10:4flight``, later rows are predicted
 from it: there all calls of the actor run beside ``generate``, and if they take 1.2 times as long as alone, its
-utilization is 0.2. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where
-weights are in flight: a stream begins with lag + 1 calls at once, and until the first weights arrive all of their
-tokens have the same version. So the engine has sampled this many tokens in this time, and a call occupies it for as
-long as it takes to sample the tokens of one. That is right whether calls share the engine or wait for their rows to be
-admitted, and it leaves out the end of the stream, where the engine has few rows. The first stream only warms up vLLM,
-and the results before those that are measured give the number, or its seconds where no row without a queue comes
-before. The reward takes no time, and every row trains with the same columns.
+utilization is 0.2. On two GPUs later rows are predicted from the times that calls took there. How much room a call
+leaves in the batch of its engine (``engine_utilization``) is measured where weights are in flight: a stream begins with
+lag + 1 calls at once, and until the first weights arrive all of their tokens have the same version. So the engine has
+sampled this many tokens in this time, and a call occupies it for as long as it takes to sample the tokens of one. That
+is right whether calls share the engine or wait for their rows to be admitted, and it leaves out the end of the stream,
+where the engine has few rows. The first stream only warms up vLLM, and the results before those that are measured give
+the number, or its seconds where no row without a queue comes before. The reward takes no time, and every row trains
+with the same columns.
 """
 
 from __future__ import annotations
@@ -198,13 +199,20 @@ class Measured:
     calls: Mapping[str, RecordedSeconds]
     occupied: float = 0.0
 
-    def utilization(self, alone: Measured) -> float:
-        """The utilization of ``GENERATE`` beside which the actor's calls take as long as they do here."""
+    def overlapping(self, alone: Measured, *, shared: bool) -> Mapping[str, RecordedSeconds]:
+        """The calls by which other lags are predicted, from this run with a lag of 1, where they overlap.
+
+        On GPUs of their own they are those of this run. On a ``shared`` GPU they are those of the run without a queue,
+        with the utilization of ``GENERATE`` beside which the actor's calls take as long as they do here.
+        """
+        if not shared:
+            return self.calls
         beside, by_themselves = (
             sum(mean(times.seconds) for name, times in run.calls.items() if name.startswith("actor."))
             for run in (self, alone)
         )
-        return min(1.0, max(0.0, beside / by_themselves - 1))
+        utilization = min(1.0, max(0.0, beside / by_themselves - 1))
+        return {**alone.calls, GENERATE: replace(alone.calls[GENERATE], utilization=utilization)}
 
 
 def deployment(args: argparse.Namespace, *, in_flight: bool, calls: int) -> hf.Deployment:
@@ -299,7 +307,7 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
     runs = [run.partition(":")[::2] for run in args.runs if args.gpus != "shared" or run.endswith(":none")]
     cases = [Case(rows, int(tail), *queue_of(queue)) for rows in args.rows for tail, queue in runs]
     synchronous: dict[tuple[int, int], Measured] = {}
-    generate_utilization: dict[tuple[int, int], float] = {}
+    overlapping: dict[tuple[int, int], Mapping[str, RecordedSeconds]] = {}
     for in_flight, group in groupby(cases, key=lambda case: case.in_flight):
         of_kind = list(group)
         calls = max((case.lag or 0) + 1 for case in of_kind) if in_flight else 1
@@ -317,9 +325,9 @@ def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
                 result = measured(launched if plan is first else launched.also(plan), case, args)
                 if case.lag is None:
                     base = synchronous.setdefault((case.rows, case.tail), result)
-                yield row(case, plan, result, base, generate_utilization.get((case.rows, case.tail)), args)
-                if base is not None and args.gpus == "one" and case.lag == 1 and not case.in_flight:
-                    generate_utilization[case.rows, case.tail] = result.utilization(base)
+                yield row(case, plan, result, base, overlapping.get((case.rows, case.tail)), args)
+                if base is not None and case.lag == 1 and not case.in_flight:
+                    overlapping[case.rows, case.tail] = result.overlapping(base, shared=args.gpus == "one")
 
 
 def row(
@@ -327,20 +335,18 @@ def row(
     plan: CompiledPlan,
     result: Measured,
     base: Measured | None,
-    utilization: float | None,
+    overlapping: Mapping[str, RecordedSeconds] | None,
     args: argparse.Namespace,
 ) -> Mapping[str, object]:
     """What is printed of a case, beside the one without a queue if that was measured.
 
-    It is predicted from a ``utilization`` of ``GENERATE`` if that is known from another case.
+    It is predicted from that one, or from the calls of a case in which they overlap.
     """
     ratio = predicted = off = ""
     engine = f"{result.occupied:.2f} s" if result.occupied else ""
     if base is not None:
         at_once = (case.lag or 0) + 1
-        count, calls = PREDICTED * at_once, dict(base.calls)
-        if utilization is not None:
-            calls[GENERATE] = replace(calls[GENERATE], utilization=utilization)
+        count, calls = PREDICTED * at_once, dict(overlapping or base.calls)
         if result.occupied:
             generate = calls[GENERATE]
             share = min(1.0, result.occupied / mean(generate.seconds))
@@ -361,7 +367,7 @@ def row(
         "predicted": predicted,
         "off by": off,
         "of the engine": engine,
-        "of the GPU": "" if utilization is None else f"{utilization:.0%}",
+        "of the GPU": f"{overlapping[GENERATE].utilization:.0%}" if overlapping and args.gpus == "one" else "",
         "calls, s (GPU)": ", ".join(
             f"{name} {of_each_step(calls)}" + (f" ({calls.utilization:.0%})" if case.lag is None else "")
             for name, calls in result.calls.items()
