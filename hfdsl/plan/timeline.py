@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from hfdsl.plan.payloads import DRIVER_PROCESS, Payload, Process
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.rows import RowTable
 from hfdsl.types.html import bars
+
+K = TypeVar("K")
 
 IntervalKind: TypeAlias = Literal["call", "fused", "wait", "driver"]
 """One node on a rank; several nodes in one call; waiting; work of the driver itself."""
@@ -111,10 +113,7 @@ class Timeline:
         >>> step.nodes, step.seconds
         ({'role.f': (0.5, 1.5)}, 2.0)
         """
-        ends: dict[str, tuple[float, float]] = {}
-        for interval in self.calls:
-            start, stop = ends.get(interval.name, (interval.start, interval.stop))
-            ends[interval.name] = min(start, interval.start), max(stop, interval.stop)
+        ends = _ends((call.name, call) for call in self.calls)
         return {name: (start - self.start, stop - self.start) for name, (start, stop) in ends.items()}
 
     @property
@@ -142,6 +141,15 @@ class Timeline:
         """
         with TraceFile(path) as file:
             file.add(self)
+
+
+def _ends(calls: Iterable[tuple[K, Interval]]) -> dict[K, tuple[float, float]]:
+    """For each key the start of its first call, and the end of its last one."""
+    ends: dict[K, tuple[float, float]] = {}
+    for key, call in calls:
+        start, stop = ends.get(key, (call.start, call.stop))
+        ends[key] = min(start, call.start), max(stop, call.stop)
+    return ends
 
 
 def node_stages(plan: Plan) -> dict[str, int]:
@@ -207,7 +215,7 @@ class TraceFile:
             self._origin = timeline.start
         self._file.write(self._between + ",\n".join(self._events(timeline, self._origin)))
         self._between = ",\n"
-        ends = _ends_of_stages(timeline)
+        ends = _ends((timeline.stages[call.name], call) for call in timeline.calls if call.name in timeline.stages)
         for stage in ends.keys() & {before + 1 for before in ends}:
             (_, put), (taken, _) = ends[stage - 1], ends[stage]
             self._queued.setdefault((timeline.plan, stage), []).extend([(put, 1), (max(put, taken), -1)])
@@ -274,17 +282,6 @@ class TraceFile:
             yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title or group}})
         named = {"ph": "M", "name": "thread_name", "pid": self._pids[group], "tid": rank}
         yield json.dumps(named | {"args": {"name": title or f"rank {rank}"}})
-
-
-def _ends_of_stages(timeline: Timeline) -> dict[int, tuple[float, float]]:
-    """For each stage the start of its first call and the end of its last one."""
-    ends: dict[int, tuple[float, float]] = {}
-    for call in timeline.calls if timeline.stages else ():
-        stage = timeline.stages.get(call.name)
-        if stage is not None:
-            start, stop = ends.get(stage, (call.start, call.stop))
-            ends[stage] = min(start, call.start), max(stop, call.stop)
-    return ends
 
 
 def read_trace(text: str) -> tuple[Timeline, ...]:

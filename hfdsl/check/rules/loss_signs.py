@@ -98,7 +98,7 @@ def interpreted_update(program: Program, node: Node) -> PolicyInterpretation | N
     if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
         return None
     role, place = program.role_class(node.role), program.placement(node)
-    code, name, methods = code_of(role), node.label.partition(".")[2], methods_of(role)
+    code, name, methods = code_of(role), node.method, methods_of(role)
     if name not in methods or next(steps_of(code, name), None) is None or _may_ascend(code):
         return None
     body = PolicyInterpretation.of_method(signature, methods[name], methods)

@@ -59,13 +59,11 @@ def _mask(node: Node) -> str | None:
 
 def _padded_terms(program: Program, node: Node) -> Iterator[Quantity]:
     """The terms of a loss that are not 0 on padding."""
+    signature = signature_of(node)
+    if not node.method or signature is None or signature.is_ready_made or _knows_padding(program, node):
+        return  # before it is interpreted, which takes longer
     body = interpreted_update(program, node)
     if body is None or body.found.by_name:
-        return
-    role = program.role_class(node.role)
-    functions = code_of(role).reached(node.label.partition(".")[2])
-    names = frozenset[str]().union(*(function.names for function in functions))
-    if any(map(KNOWS_PADDING.fullmatch, names)):
         return
     for loss in body.found.losses:
         terms = terms_of(loss)
@@ -73,3 +71,9 @@ def _padded_terms(program: Program, node: Node) -> Iterator[Quantity]:
             if term.of_rows or term.kind == "entropy" or (term.kind in ("gap", "kl") and term.base == "reference"):
                 yield term
                 break
+
+
+def _knows_padding(program: Program, node: Node) -> bool:
+    """Whether something in the code of an update is named after what may leave padding out."""
+    functions = code_of(program.role_class(node.role)).reached(node.method)
+    return any(KNOWS_PADDING.fullmatch(name) for function in functions for name in function.names)

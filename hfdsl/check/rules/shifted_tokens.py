@@ -107,7 +107,7 @@ def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[
         definition = definition_of(signature.body)
         return () if definition is None else AlignmentInterpretation.of(signature, definition).completed().found
     methods = methods_of(program.role_class(node.role))
-    method = methods.get(node.label.partition(".")[2])
+    method = methods.get(node.method)
     return () if method is None else AlignmentInterpretation.of_method(signature, method, methods).completed().found
 
 

@@ -83,7 +83,7 @@ def _functions(program: Program, node: Node) -> Iterator[ReadFunction]:
         yield from (function for several in code.functions.values() for function in several)
     elif isinstance(node.op, RoleCall):
         role = program.role_class(node.role)
-        yield from code_of(role).reached(node.label.partition(".")[2])
+        yield from code_of(role).reached(node.method)
 
 
 # -- sums that run forwards

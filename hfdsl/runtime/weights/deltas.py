@@ -50,7 +50,9 @@ from hfdsl.runtime.weights.messages import (
     MessageTurns,
     PartViews,
     WholeMessages,
+    give_memory,
     kept_views,
+    take_memory,
 )
 from hfdsl.runtime.weights.operations import ExchangeGroup
 from hfdsl.runtime.weights.resharding import LocalWeights
@@ -72,18 +74,15 @@ def _words(content: torch.Tensor) -> torch.Tensor:
 def _take(
     sync: ScheduledSync, use: str, rank: int, turns: MessageTurns, device: str, views: PartViews | None = None
 ) -> WholeMessages:
-    """The messages of a rank, with memory; ``_give`` keeps them after a successful exchange."""
-    whole: WholeMessages | None = sync.kept.pop(("whole", use, rank), None)
-    if whole is None or whole.views is not views:
-        whole = WholeMessages(turns, device, views, padded=2 * BLOCK_WORDS)
-    whole.memory.allocate()
-    return whole
+    """The messages of a rank, with memory."""
+    return take_memory(
+        sync, ("whole", use, rank), views, lambda: WholeMessages(turns, device, views, padded=2 * BLOCK_WORDS)
+    )
 
 
 def _give(sync: ScheduledSync, use: str, rank: int, whole: WholeMessages) -> None:
     """Free the memory, and keep the rest."""
-    whole.memory.free()
-    sync.kept["whole", use, rank] = whole
+    give_memory(sync, ("whole", use, rank), whole)
 
 
 class MessageDigests:

@@ -21,9 +21,9 @@ strides than the message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 
@@ -118,20 +118,15 @@ def take_buffers(
 
     After a failed exchange, a peer may still write into them, so they are not used again.
     """
-    buffers: Any = sync.kept.pop(("buffers", side, rank, str(device)), None)
-    if buffers is None or buffers.views is not views:
-        buffers = MessageBuffers(turns, device, views)
-    buffers.memory.allocate()
-    taken: MessageBuffers = buffers
-    return taken
+    key = "buffers", side, rank, str(device)
+    return take_memory(sync, key, views, lambda: MessageBuffers(turns, device, views))
 
 
 def give_buffers(
     sync: ScheduledSync, side: str, rank: int, buffers: MessageBuffers, device: torch.device | str
 ) -> None:
     """Free the memory, and keep the rest."""
-    buffers.memory.free()
-    sync.kept["buffers", side, rank, str(device)] = buffers
+    give_memory(sync, ("buffers", side, rank, str(device)), buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +199,25 @@ class WholeMessages:
     def cleared(self, number: int) -> tuple[torch.Tensor, BufferedMessage]:
         """The bytes of a message, which are zeros until its parts are packed."""
         return self._buffer[: self._padded[number]].zero_(), self.messages[number]
+
+
+Memory = TypeVar("Memory", MessageBuffers, WholeMessages)
+
+
+def take_memory(
+    sync: ScheduledSync, key: tuple[Any, ...], views: PartViews | None, create: Callable[[], Memory]
+) -> Memory:
+    """Memory that a sync keeps under a key, allocated again; new memory if that is for other views."""
+    kept: Memory | None = sync.kept.pop(key, None)
+    taken = create() if kept is None or kept.views is not views else kept
+    taken.memory.allocate()
+    return taken
+
+
+def give_memory(sync: ScheduledSync, key: tuple[Any, ...], taken: MessageBuffers | WholeMessages) -> None:
+    """Free the memory, and keep the rest; not after a failed exchange, as a peer may still write into it."""
+    taken.memory.free()
+    sync.kept[key] = taken
 
 
 def pack(message: BufferedMessage, held: LocalWeights) -> None:
