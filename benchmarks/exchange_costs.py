@@ -30,9 +30,10 @@ from hfdsl.plan import buckets
 from hfdsl.plan.resharding import BUCKET_BYTES, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Layout, Replicas
-from hfdsl.runtime.digests import DigestLayouts, HeldPart
+from hfdsl.runtime.digests import DigestLayouts
 from hfdsl.runtime.weights import exchange
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
+from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
 SMALLER: Final = 1024

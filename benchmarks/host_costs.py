@@ -32,12 +32,14 @@ from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.worker import RankContext
 from hfdsl.rl import workers as w
 from hfdsl.rl.workers.layouts import GATHERED_BYTES
-from hfdsl.runtime.digests import BegunDigests, DigestLayouts, HeldPart, as_words, host_digest
+from hfdsl.runtime.digests import BegunDigests, DigestLayouts, as_words, host_digest
 from hfdsl.runtime.rank.process_groups import ProcessCollectives
 from hfdsl.runtime.rank.role_workers import build_worker, construction_call
 from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights.held_parts import HeldPart
+from hfdsl.runtime.weights.local_weights import LocalWeights
 from hfdsl.runtime.weights.messages import HeldParts
-from hfdsl.runtime.weights.resharding import LocalWeights, exported_weights, loaded_weights
+from hfdsl.runtime.weights.resharding import exported_weights, loaded_weights
 
 RANKS: Final = 2
 HIDDEN: Final = 64

@@ -13,7 +13,8 @@ import torch
 
 from benchmarks.gpu.models import SIZES
 from benchmarks.gpu.timing import busy, seconds
-from hfdsl.runtime.digests import DeviceSums, HeldPart, as_words, digests
+from hfdsl.runtime.digests import DeviceSums, as_words, digests
+from hfdsl.runtime.weights.held_parts import HeldPart
 
 
 def weights(size: str) -> dict[str, torch.Tensor]:

@@ -43,7 +43,6 @@ from hfdsl.protocols.cuts import (
     Cut,
     Layout,
     Only,
-    Parameter,
     Shards,
     Slices,
     StandardLayout,
@@ -57,6 +56,7 @@ from hfdsl.protocols.cuts import (
 )
 from hfdsl.protocols.extents import boxes_of
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh, axis_size
+from hfdsl.protocols.parameters import Parameter
 from hfdsl.types.numbers import brief, is_count
 
 __all__ = [

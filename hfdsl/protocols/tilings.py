@@ -25,9 +25,10 @@ from itertools import pairwise
 from typing import Final
 
 from hfdsl.protocols.boxes import Range
-from hfdsl.protocols.cuts import Cut, Layout, Parameter, StandardLayout, is_predefined
+from hfdsl.protocols.cuts import Cut, Layout, StandardLayout, is_predefined
 from hfdsl.protocols.extents import Extent
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.parameters import Parameter
 
 INDEPENDENT: Final = (frozenset(("pp", "dp", "tp")), frozenset(("gen_pp", "gen_tp", "micro_dp", "dp")))
 """Axes that lay out the ranks of a mesh: each combination of coordinates is one rank, or several."""

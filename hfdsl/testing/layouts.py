@@ -178,7 +178,7 @@ def _load(side: SyncSide, whole: Mapping[str, Any], scheduled: ScheduledSync | N
 
 def _part(full: Any, boxes: Sequence[Box]) -> Any:
     """A local tensor of the boxes of a whole one."""
-    from hfdsl.runtime.weights.resharding import local_boxes  # late: it loads torch
+    from hfdsl.runtime.weights.local_weights import local_boxes  # late: it loads torch
 
     shape, placed = local_boxes(boxes)
     part = full.new_empty(shape)
@@ -193,7 +193,7 @@ def _joined(side: SyncSide, scheduled: ScheduledSync, exported: Sequence[Mapping
     Raises:
         BrokenLayoutError: where a part has another shape, or ranks have other values of the same elements.
     """
-    from hfdsl.runtime.weights.resharding import local_boxes  # late: it loads torch
+    from hfdsl.runtime.weights.local_weights import local_boxes  # late: it loads torch
 
     whole, covered = dict[str, Any](), dict[str, Any]()
     layout, mesh = scheduled.source_layout, scheduled.schedule.source_mesh
@@ -257,7 +257,7 @@ def _held(backend: Any, side: SyncSide) -> list[dict[str, Any]]:
 
 def _memory_fault(parameter: Parameter, part: Any) -> str | None:
     """Why a part that is stated to be contiguous needs a buffer to travel; None if it needs none."""
-    from hfdsl.runtime.digests import ComputedPart  # late: it loads torch
+    from hfdsl.runtime.weights.held_parts import ComputedPart  # late: it loads torch
 
     if not parameter.contiguous:
         return None

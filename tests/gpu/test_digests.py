@@ -7,7 +7,8 @@ import random
 import pytest
 import torch
 
-from hfdsl.runtime.digests import BegunDigests, DeviceSums, HeldPart, device_sums, digests
+from hfdsl.runtime.digests import BegunDigests, DeviceSums, device_sums, digests
+from hfdsl.runtime.weights.held_parts import HeldPart
 
 pytestmark = pytest.mark.gpu
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)

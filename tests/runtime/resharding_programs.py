@@ -23,9 +23,9 @@ from hfdsl.protocols.layouts import (
     Stages,
     StandardLayout,
 )
-from hfdsl.runtime.digests import ComputedPart
+from hfdsl.runtime.weights.held_parts import ComputedPart
+from hfdsl.runtime.weights.local_weights import local_boxes
 from hfdsl.runtime.weights.messages import PartViews
-from hfdsl.runtime.weights.resharding import local_boxes
 
 PARAMETERS = [
     Parameter("embedding", (12, 4), "float32"),

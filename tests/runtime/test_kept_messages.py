@@ -18,8 +18,9 @@ from hfdsl.errors import SyncError
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices
-from hfdsl.runtime.digests import BegunDigests, ComputedPart, DigestLayouts, FixedParts, HeldPart, digests
+from hfdsl.runtime.digests import BegunDigests, DigestLayouts, digests
 from hfdsl.runtime.weights.exchange import exported
+from hfdsl.runtime.weights.held_parts import ComputedPart, FixedParts, HeldPart
 from hfdsl.runtime.weights.messages import HeldParts, MessageBuffers, PartViews
 from hfdsl.runtime.weights.resharding import loaded_weights
 from tests.runtime.operations import Operations

@@ -30,11 +30,12 @@ from benchmarks.gpu.models import SIZES
 from hfdsl.errors import SyncError
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
 from hfdsl.runtime import digests
-from hfdsl.runtime.digests import BegunDigests, ComputedPart, DeviceSums, DigestLayouts, Digests, HeldPart
+from hfdsl.runtime.digests import BegunDigests, DeviceSums, DigestLayouts, Digests
 from hfdsl.runtime.ray.rank_process import RankProcess
 from hfdsl.runtime.weights import arriving_digests, digest_stream, exchange
 from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, PiecesToRead
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
+from hfdsl.runtime.weights.held_parts import ComputedPart, HeldPart
 from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 from hfdsl.runtime.weights.rank_digests import RankDigests
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync

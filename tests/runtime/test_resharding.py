@@ -17,8 +17,8 @@ from hfdsl.plan.resharding import compile_schedule
 from hfdsl.plan.scheduled import WEIGHTS_FOR, ScheduledSync
 from hfdsl.protocols.boxes import intersection, total, without
 from hfdsl.protocols.layouts import Parameter, Replicas, Slices, rank_boxes
-from hfdsl.runtime.digests import HeldPart
 from hfdsl.runtime.weights.exchange import ArrivingWeights
+from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.located_parts import located
 from hfdsl.runtime.weights.resharding import Parts, exported_parts, joined_parts
 from tests.protocols.layout_cases import Listed, composed, cut_lists, layouts, local_tensor, meshes, parameters

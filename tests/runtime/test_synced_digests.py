@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import SyncError
 from hfdsl.protocols.layouts import Replicas
-from hfdsl.runtime.digests import HeldPart
 from hfdsl.runtime.weights import arriving_digests, exchange, messages
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
+from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.messages import BufferedMessage
 from hfdsl.runtime.weights.reported_digests import ReportedDigests
 from hfdsl.runtime.weights.verification import compare

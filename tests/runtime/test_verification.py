@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import HfWarning, ResourceError, SyncError
-from hfdsl.runtime.digests import DeviceSums, HeldPart, as_words, digests
+from hfdsl.runtime.digests import DeviceSums, as_words, digests
 from hfdsl.runtime.weights.copied_names import CopiedNames
+from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.verification import compare
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death

@@ -18,7 +18,7 @@ from hfdsl.rl.batches import Prompts as Questions
 from hfdsl.rl.batches import Rollout
 from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Sampler, SamplerConfig
 from hfdsl.rl.workers.config import ModelConfig
-from hfdsl.runtime.digests import ComputedPart
+from hfdsl.runtime.weights.held_parts import ComputedPart
 from hfdsl.testing import BrokenLayoutError, check_layout, check_layouts
 from tests.protocols.layout_cases import composed, cut_lists, local_tensor, meshes, parameters
 from tests.runtime import resharding_programs as p

@@ -35,7 +35,7 @@ from hfdsl.check.rules.stated_parameters import parameters_are_stated_once
 from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
-from hfdsl.protocols.cuts import FLOATS, Cut, converts
+from hfdsl.protocols.cuts import Cut
 from hfdsl.protocols.layouts import (
     Layout,
     Parameter,
@@ -44,6 +44,7 @@ from hfdsl.protocols.layouts import (
     holdings,
 )
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.parameters import FLOATS, converts
 from hfdsl.protocols.resharding import Flaw, alike, flaws, routes
 from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.protocols.tilings import tiles

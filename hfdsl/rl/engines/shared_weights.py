@@ -68,7 +68,7 @@ import torch
 from hfdsl.plan.buckets import filled
 from hfdsl.rl.engines.handle import EngineHandle
 from hfdsl.rl.engines.process import EngineProcess
-from hfdsl.runtime.digests import FixedParts, HeldPart
+from hfdsl.runtime.weights.held_parts import FixedParts, HeldPart
 
 COPIED_AT_ONCE: Final = 32 * 2**20
 """The bytes on their way to the host at once. A GPU copies to the host in order, so a result waits for these alone."""

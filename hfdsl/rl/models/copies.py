@@ -33,7 +33,7 @@ from hfdsl.rl.models.sharding import (
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, SamplerConfig, kept_dtype
 from hfdsl.rl.workers.lora import Lora
 from hfdsl.runtime.copying import converted
-from hfdsl.runtime.digests import HeldPart
+from hfdsl.runtime.weights.held_parts import HeldPart
 
 
 class PolicyCopy(Protocol):

@@ -26,7 +26,7 @@ from hfdsl.rl.models.adapters import Adapter, adapter_names, adapters, base_name
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.sharding import local_part
 from hfdsl.rl.models.tensor_parallel import slice_dims
-from hfdsl.runtime.digests import ComputedPart, HeldPart
+from hfdsl.runtime.weights.held_parts import ComputedPart, HeldPart
 
 
 @dataclass(frozen=True, slots=True)

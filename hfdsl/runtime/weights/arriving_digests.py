@@ -30,9 +30,10 @@ from typing import Any, Final
 
 import torch
 
-from hfdsl.runtime.digests import DigestLayouts, DigestValues, HeldPart, pieces_of
+from hfdsl.runtime.digests import DigestLayouts, DigestValues
 from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, Moment, PiecesToRead, moment
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
+from hfdsl.runtime.weights.held_parts import HeldPart, pieces_of
 
 READS: Final = 8
 """The maximum number of groups of weights read one after another; the last one remains when all have arrived."""

@@ -41,8 +41,10 @@ from hfdsl.plan.resharding import WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box
 from hfdsl.runtime.copying import copy_all
-from hfdsl.runtime.digests import BegunDigests, HeldPart
+from hfdsl.runtime.digests import BegunDigests
 from hfdsl.runtime.weights.changed_words import changed_by_block, changed_words, write_changed
+from hfdsl.runtime.weights.held_parts import HeldPart
+from hfdsl.runtime.weights.local_weights import LocalWeights
 from hfdsl.runtime.weights.messages import (
     AHEAD,
     BufferedMessage,
@@ -55,7 +57,6 @@ from hfdsl.runtime.weights.messages import (
     take_memory,
 )
 from hfdsl.runtime.weights.operations import ExchangeGroup
-from hfdsl.runtime.weights.resharding import LocalWeights
 
 ALL_WORDS: Final = -1
 """Instead of the number of changed words in its first block: the message has all of its words."""

@@ -46,8 +46,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 
-from hfdsl.runtime.digests import BegunDigests, DigestLayouts, DigestValues, HeldPart
+from hfdsl.runtime.digests import BegunDigests, DigestLayouts, DigestValues
 from hfdsl.runtime.weights.digest_readings import DigestReading, ReadGroup
+from hfdsl.runtime.weights.held_parts import HeldPart
 
 Moment: TypeAlias = "torch.cuda.Event | None"
 """A point in the current stream of a GPU; None on a CPU, where all earlier work has finished."""

@@ -60,6 +60,7 @@ from hfdsl.runtime.rank.role_errors import sending
 from hfdsl.runtime.rank.torch_internals import begin_together
 from hfdsl.runtime.weights import deltas
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
+from hfdsl.runtime.weights.local_weights import LocalWeights, local_places
 from hfdsl.runtime.weights.messages import (
     AHEAD,
     BufferedMessage,
@@ -72,14 +73,7 @@ from hfdsl.runtime.weights.messages import (
     take_buffers,
 )
 from hfdsl.runtime.weights.operations import ExchangeGroup, wait
-from hfdsl.runtime.weights.resharding import (
-    LocalWeights,
-    Parts,
-    copied_part,
-    exported_weights,
-    loaded_weights,
-    local_places,
-)
+from hfdsl.runtime.weights.resharding import Parts, copied_part, exported_weights, loaded_weights
 
 if TYPE_CHECKING:
     from hfdsl.runtime.weights.arriving_digests import ArrivingDigests

@@ -13,7 +13,7 @@ from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.mesh import Mesh
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import HeldPart
+    from hfdsl.runtime.weights.held_parts import HeldPart
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hfdsl.runtime.digests import DigestLayouts, DigestValues, HeldPart
+from hfdsl.runtime.digests import DigestLayouts, DigestValues
 from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, PiecesToRead, moment
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
+from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.verified_syncs import DTypes
 
 

@@ -25,8 +25,8 @@ from hfdsl.protocols.boxes import cut_at, edges_by_dim
 from hfdsl.protocols.cuts import is_predefined, padded_dims
 from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.digests import HeldPart
-from hfdsl.runtime.weights.resharding import LocalPlaces, local_places
+from hfdsl.runtime.weights.held_parts import HeldPart
+from hfdsl.runtime.weights.local_weights import LocalPlaces, local_places
 
 
 def located(

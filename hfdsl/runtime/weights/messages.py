@@ -32,7 +32,7 @@ from hfdsl.plan.resharding import WeightMessage
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.runtime.copying import EmptyTensors, copy_all
 from hfdsl.runtime.rank.store import as_bytes
-from hfdsl.runtime.weights.resharding import HeldView, LocalWeights
+from hfdsl.runtime.weights.local_weights import HeldView, LocalWeights
 
 AHEAD: Final = 2
 """The turns of an exchange that have memory at a time."""

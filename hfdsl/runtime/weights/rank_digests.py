@@ -34,8 +34,9 @@ from hfdsl.runtime.weights.sharded_tensors import is_part
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues, HeldPart
+    from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues
     from hfdsl.runtime.weights.exchange import ArrivingWeights
+    from hfdsl.runtime.weights.held_parts import HeldPart
     from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
 
@@ -66,7 +67,7 @@ class RankDigests:
 
         If the state ``leaves`` in an exchange after the call, it is read during the exchange.
         """
-        from hfdsl.runtime.digests import pieces_of
+        from hfdsl.runtime.weights.held_parts import pieces_of
         from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
         rank = current_call().rank
@@ -174,7 +175,8 @@ def rank_digests(
 
     ``held_weights(state)`` gives it. Without that method it is what the exporting method returns, or ``state()``.
     """
-    from hfdsl.runtime.digests import digests, pieces_of
+    from hfdsl.runtime.digests import digests
+    from hfdsl.runtime.weights.held_parts import pieces_of
 
     if hasattr(worker, "held_weights"):
         value = worker.held_weights(state)
@@ -194,6 +196,6 @@ def rank_digests(
 
 def _have_no_values(pieces: Mapping[str, HeldPart]) -> bool:
     """Whether a piece is no dense tensor of values."""
-    from hfdsl.runtime.weights.resharding import unsendable
+    from hfdsl.runtime.weights.local_weights import unsendable
 
     return any(unsendable(piece) is not None for piece in pieces.values())

@@ -14,7 +14,7 @@ from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.transports import exchanges
-from hfdsl.protocols.cuts import FLOATS, ITEM_BYTES
+from hfdsl.protocols.parameters import FLOATS, ITEM_BYTES
 from hfdsl.runtime.rank.role_errors import sending
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _warn_of_unsent(step: Step, value: Any) -> None:
 
 def _warn_of_rounded(step: Step, value: Any) -> None:
     """HF733: weights that a sync rounds to a dtype that nobody wrote."""
-    from hfdsl.runtime.digests import ComputedPart, pieces_of
+    from hfdsl.runtime.weights.held_parts import ComputedPart, pieces_of
 
     pieces, rounded = pieces_of(value) or {}, dict[str, tuple[str, str]]()
     for sync in step.parts:

@@ -26,7 +26,8 @@ from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.engines.process import EngineProcess
-from hfdsl.runtime.digests import Digests, HeldPart, digests
+from hfdsl.runtime.digests import Digests, digests
+from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.nightly import examples
 from tests.rl.engines import fake

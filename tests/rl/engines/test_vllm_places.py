@@ -19,7 +19,8 @@ import hfdsl as hf
 from hfdsl.rl import workers as w
 from hfdsl.rl.engines import handle as handles
 from hfdsl.rl.engines import process
-from hfdsl.runtime.digests import HeldPart, digests
+from hfdsl.runtime.digests import digests
+from hfdsl.runtime.weights.held_parts import HeldPart
 from tests.rl.engines import test_vllm as vllm
 from tests.rl.engines.syncs import Syncs, random_weights
 from tests.rl.workers import programs, tiny

@@ -21,7 +21,7 @@ from hfdsl.rl.models.adapters import adapted_layers
 from hfdsl.rl.models.policies import policy
 from hfdsl.rl.models.sharding import full_state_dict
 from hfdsl.rl.workers.layouts import state_parameters
-from hfdsl.runtime.digests import ComputedPart
+from hfdsl.runtime.weights.held_parts import ComputedPart
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, numbers, tensors, weighed
 from tests.rl.workers.test_sharding import NO_GPU

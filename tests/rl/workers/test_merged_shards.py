@@ -20,8 +20,8 @@ from hfdsl.rl.models.adapters import Adapter, tile_rows
 from hfdsl.rl.models.held_weights import HeldWeights
 from hfdsl.rl.models.sharding import full_state_dict
 from hfdsl.rl.workers import layouts
-from hfdsl.runtime.digests import ComputedPart
 from hfdsl.runtime.weights import exchange
+from hfdsl.runtime.weights.held_parts import ComputedPart
 from hfdsl.runtime.weights.messages import MessageBuffers, kept_views
 from tests.rl.workers import programs, tiny
 from tests.rl.workers.live_bytes import LiveBytes
