@@ -75,3 +75,15 @@ def full_name(value: object) -> str:
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return f"{value.__module__}.{value.__qualname__}"
     return ""
+
+
+def last_name(node: ast.AST) -> str:
+    """A name, or the last one of a chain of attributes; empty for another node.
+
+    >>> [last_name(ast.parse(text, mode="eval").body) for text in ("x", "self.config.x", "f(x)")]
+    ['x', 'x', '']
+    """
+    match node:
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name
+    return ""

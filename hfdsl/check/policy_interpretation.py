@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from hfdsl.check import policy_terms as terms
 from hfdsl.check.flow_interpretation import FlowInterpretation
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.names import last_name
 from hfdsl.check.policy_terms import POSITIVE, PolicyValue, Quantity, Several, Sum, has_kind, has_terms
 from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.row_tensors import functions
@@ -384,7 +385,7 @@ def _named(operation: Operation[PolicyValue]) -> PolicyValue:
 
 def _base(call: ast.expr) -> terms.Base:
     """The base of a comparison: a reference, if the call names one."""
-    names = (str(getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(call))
+    names = map(last_name, ast.walk(call))
     return "reference" if any(map(REFERENCE.fullmatch, names)) else ""
 
 

@@ -155,6 +155,8 @@ def _defines_programs(file: Path) -> bool:
     """Whether a file that imports hfdsl names a dataflow or an experiment, as far as its text shows."""
     import ast
 
+    from hfdsl.check.names import last_name
+
     if not file.is_file():
         raise UsageError(f"there is no file '{file}'{nearest(file.name, python_files(file.parent))}")
     source = file.read_bytes()
@@ -164,8 +166,7 @@ def _defines_programs(file: Path) -> bool:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
         return True  # importing it shows what is wrong
-    named = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in nodes}
-    return not named.isdisjoint(("dataflow", "Experiment"))
+    return any(last_name(node) in ("dataflow", "Experiment") for node in nodes)
 
 
 def _required_parameters(function: Callable[..., Any]) -> list[str]:

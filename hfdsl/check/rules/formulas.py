@@ -14,6 +14,7 @@ from hfdsl.check.constructor_types import annotations_one_by_one
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.group_tensors import GroupInterpretation, GroupTensor
+from hfdsl.check.names import last_name
 from hfdsl.check.sources import Function, argument_span, span_of
 from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature
@@ -132,8 +133,7 @@ def groups_have_a_spread(context: Context) -> Iterator[Finding]:
 
 def _expects_nan(definition: Function) -> bool:
     """Whether a body names NaN: it may replace what a group of one gives."""
-    names = (getattr(node, "attr", None) or getattr(node, "id", None) for node in ast.walk(definition))
-    return any("nan" in name for name in names if isinstance(name, str))
+    return any("nan" in last_name(node) for node in ast.walk(definition))
 
 
 def _comparisons(body: GroupInterpretation) -> Iterator[tuple[ast.expr, str]]:

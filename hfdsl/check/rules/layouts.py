@@ -11,8 +11,8 @@ A worked example, a key projection of 8 heads on ``tp=3``::
         @hf.loads("policy", layout=Slices(0, units=8))
         def load(self, weights: ...) -> None: ...
 
-The rule compares the parameters of both sides by name, shape and dtype, then cuts each on both sides (HF734). Where the
-parts tile the parameter on both sides, every rank can get what it needs (``protocols/tilings.py``); else the routes
+The rule compares the parameters of both sides (``synced_parameters.py``), then cuts each on both sides (HF734). Where
+the parts tile the parameter on both sides, every rank can get what it needs (``protocols/tilings.py``); else the routes
 between them are proved rank by rank (HF735, HF736; ``protocols/resharding.py``). Where neither side states its
 parameters or where a layout is not known, there is nothing to prove; HF738 says so where a layout is declared and no
 class has the method that states them.
@@ -28,27 +28,19 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.exported_parts import parts_of_unknown
-from hfdsl.check.rules.fusions import fused_elsewhere
-from hfdsl.check.rules.prefixes import renamed_by_prefix
 from hfdsl.check.rules.slices import narrower
 from hfdsl.check.rules.stated_parameters import parameters_are_stated_once
-from hfdsl.check.rules.unused_layouts import MOST_NAMES, unmatched_parts, unused_layouts
+from hfdsl.check.rules.sync_findings import other_count, side_labels, sync_finding
+from hfdsl.check.rules.synced_parameters import dtypes_agree, names_agree, shapes_agree
+from hfdsl.check.rules.unused_layouts import unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
 from hfdsl.protocols.cuts import Cut
-from hfdsl.protocols.layouts import (
-    Layout,
-    Parameter,
-    Slices,
-    StandardLayout,
-    holdings,
-)
+from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.parameters import FLOATS, converts
 from hfdsl.protocols.resharding import Flaw, alike, flaws, routes
 from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.protocols.tilings import tiles
-from hfdsl.types.batches import nearest
 from hfdsl.types.numbers import divisors
 
 TENSOR_AXES: Final = frozenset({"tp", "gen_tp"})
@@ -97,10 +89,9 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
 
 def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
     pairs = list(sync.pairs(source, target))
-    if (exported := sync.source.parameters) and (loaded := sync.target.parameters):
-        yield from _names(sync, exported, loaded, pairs, source, target)
-        yield from _separate(sync, exported, source, target)
-        unequal = [*_shapes(sync, pairs), *_dtypes(sync, pairs)]
+    if sync.source.parameters and sync.target.parameters:
+        yield from names_agree(sync, pairs, source, target)
+        unequal = [*shapes_agree(sync, pairs), *dtypes_agree(sync, pairs)]
         yield from unequal
         if unequal:
             return
@@ -122,129 +113,7 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
         yield from _unproved(sync, groups, source, target)
 
 
-# -- parameters --------------------------------------------------------------------------------------------------------
-
-
-def _names(
-    sync: WeightSync,
-    exported: Sequence[Parameter],
-    loaded: Sequence[Parameter],
-    pairs: Sequence[tuple[Parameter, Parameter]],
-    source: Layout,
-    target: Layout,
-) -> Iterator[Finding]:
-    """HF730, HF731: the names that only one side has."""
-    exported_names = {name for parameter in exported for name in (parameter.name, target.stored_as(parameter.name))}
-    exported_names |= {parameter.name for _, parameter in pairs}
-    missing = [
-        parameter
-        for parameter in loaded
-        if exported_names.isdisjoint((parameter.name, target.stored_as(parameter.name)))
-    ]
-    if missing:
-        yield _about(
-            sync,
-            "HF730",
-            f"'{sync.target.role}' loads {_parameters_in_words(missing)}, but '{sync.source.role}' does not export "
-            f"{'it' if len(missing) == 1 else 'them'}",
-            notes=tuple(_advice(missing, exported, sync)),
-        )
-    loaded_names = {
-        name
-        for parameter in loaded
-        for name in (parameter.name, target.stored_as(parameter.name), source.stored_as(parameter.name))
-    }
-    renamed = {parameter.shape for parameter in missing}  # what is loaded under another name is reported above
-    if unread := [
-        parameter
-        for parameter in exported
-        if loaded_names.isdisjoint((parameter.name, target.stored_as(parameter.name)))
-        and parameter.shape not in renamed
-    ]:
-        yield _about(
-            sync,
-            "HF731",
-            f"'{sync.source.role}' exports {_parameters_in_words(unread)}, and '{sync.target.role}' has no parameter "
-            f"of {'that name' if len(unread) == 1 else 'those names'}",
-        )
-
-
-def _separate(sync: WeightSync, exported: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
-    """HF731: a parameter of its own, which the loading side has as another name of one that it also gets."""
-    names = {parameter.name for parameter in exported}
-    for name in (parameter.name for parameter in exported):
-        stored = target.stored_as(name)
-        if stored in names - {name} and source.stored_as(name) != source.stored_as(stored):
-            yield _about(
-                sync,
-                "HF731",
-                f"'{sync.source.role}' exports {name!r} and {stored!r} as two parameters, and '{sync.target.role}' has "
-                f"one of both names: the values of {name!r} do not arrive",
-                notes=(f"if they are tied in '{sync.source.role}', too, say so: {_tied(name, stored)}",),
-            )
-            return
-
-
-def _tied(name: str, stored: str) -> str:
-    return f'layout=Tied(..., {{"{name}": "{stored}"}})'
-
-
-def _advice(missing: Sequence[Parameter], exported: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
-    first, role, names = missing[0], sync.source.role, [parameter.name for parameter in exported]
-    embeddings = [
-        parameter.name for parameter in exported if parameter.shape == first.shape and "embed" in parameter.name
-    ]
-    loaded = {parameter.name for parameter in sync.target.parameters}
-    unread = [parameter for parameter in exported if parameter.name not in loaded]
-    if (renamed := renamed_by_prefix([parameter.name for parameter in missing], names)) is not None:
-        yield f"'{role}' exports {renamed}"
-    elif "head" in first.name and embeddings:
-        yield f"if it is tied to '{embeddings[0]}' in '{role}', say so: {_tied(first.name, embeddings[0])}"
-    elif (fused := fused_elsewhere(missing, unread)) is not None:
-        yield f"'{role}' exports {fused}: a sync neither splits nor joins parameters; export them as they are loaded"
-    elif (name := nearest(first.name, names)) is not None:
-        yield f"'{role}' exports '{name}'"
-
-
-def _shapes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Finding]:
-    """HF732: the same parameter has another shape on the other side."""
-    different = [(out, into) for out, into in pairs if out.shape != into.shape]
-    if different:
-        out, into = different[0]
-        rows = [parameter.shape[0] for parameter in (out, into) if parameter.shape]
-        padded = (
-            len(rows) == 2 and out.shape[1:] == into.shape[1:] and any(word in out.name for word in ("embed", "head"))
-        )
-        advice = (
-            f"pad rows are not part of a parameter: state its {min(rows)} rows on both sides, and let the layout pad "
-            "them, as Slices(0, padding=...) does"
-            if padded
-            else "both sides state the shape of the whole parameter, as a checkpoint has it"
-        )
-        yield _about(
-            sync,
-            "HF732",
-            f"'{sync.source.role}' exports {out.name!r} as {out.shape}, but '{sync.target.role}' loads it as "
-            f"{into.shape}{_other_count(len(different))}",
-            notes=(advice,),
-        )
-
-
-def _dtypes(sync: WeightSync, pairs: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Finding]:
-    """HF733: a dtype that is not converted to the other, such as a quantized one."""
-    different = [(out, into) for out, into in pairs if not converts(out.dtype, into.dtype)]
-    if different:
-        out, into = different[0]
-        yield _about(
-            sync,
-            "HF733",
-            f"'{sync.source.role}' exports {out.name!r} in {out.dtype}, but '{sync.target.role}' loads it in "
-            f"{into.dtype}{_other_count(len(different))}",
-            notes=(f"a sync converts between {', '.join(FLOATS[:-1])} and {FLOATS[-1]}; export it in {into.dtype}",),
-        )
-
-
-# -- layouts -----------------------------------------------------------------------------------------------------------
+# -- cuts --------------------------------------------------------------------------------------------------------------
 
 
 def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
@@ -258,7 +127,7 @@ def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, tuple[str,
             code,
             f"'{side.node.label}' on {place.mesh}: {message}",
             Label(place.span, f"'{side.role}' has {place.mesh}"),
-            _methods(sync),
+            side_labels(sync),
         )
         nearby = sorted(divisors(place.pool.world_size), key=lambda size: abs(size - place.mesh.tp))
         yield with_suggestions(context, finding, narrower(context, {side.role: place}, nearby))
@@ -294,7 +163,7 @@ def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, ta
         ]
         for dim in sides[0].keys() & sides[1].keys():
             if sides[0][dim] != sides[1][dim]:
-                yield _about(
+                yield sync_finding(
                     sync,
                     "HF737",
                     f"dim {dim} of {parameter.name!r} {parameter.shape} is {sides[0][dim]} where "
@@ -320,7 +189,7 @@ def _cut_heads(sync: WeightSync, parameters: Sequence[Parameter], source: Layout
                 share = parameter.shape[cut.dim] // cut.parts(cutting.placement.mesh)
                 if not cut.blocks and width and share % width:
                     count = parameter.shape[cut.dim] // width
-                    yield _about(
+                    yield sync_finding(
                         sync,
                         "HF737",
                         f"dim {cut.dim} of {parameter.name!r} {parameter.shape} has {count} heads of {width} where "
@@ -378,7 +247,7 @@ def _unproved(
         flaw, _ = flawed[0]
         side, mesh = (sync.source, meshes[0]) if flaw.side == "source" else (sync.target, meshes[1])
         count = sum(count for _, count in flawed)
-        yield _about(sync, flaw.code, f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{_other_count(count)}")
+        yield sync_finding(sync, flaw.code, f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{other_count(count)}")
 
 
 def _place(flaw: Flaw, mesh: Mesh) -> str:
@@ -388,27 +257,3 @@ def _place(flaw: Flaw, mesh: Mesh) -> str:
         return f" on {mesh}"
     more = f" and {len(flaw.ranks) - 1} more" if len(flaw.ranks) > 1 else ""
     return f", rank {first} ({mesh.coordinates(first)}){more}"
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
-
-
-def _about(sync: WeightSync, code: str, message: str, notes: tuple[str, ...] = ()) -> Finding:
-    return Finding(code, message, Label(sync.target.node.span, "the weights go here"), _methods(sync), notes=notes)
-
-
-def _methods(sync: WeightSync) -> tuple[Label, ...]:
-    """The methods of both sides."""
-    return tuple(
-        Label(side.node.op.signature.span, f"'{side.node.label}' {side.effect.kind} '{sync.state}'")  # type: ignore[union-attr]  # a call
-        for side in (sync.source, sync.target)
-    )
-
-
-def _parameters_in_words(parameters: Sequence[Parameter]) -> str:
-    names = ", ".join(f"{parameter.name!r} {parameter.shape}" for parameter in parameters[:MOST_NAMES])
-    return f"{names} and {len(parameters) - MOST_NAMES} more" if len(parameters) > MOST_NAMES else names
-
-
-def _other_count(count: int) -> str:
-    return f"; so do {count - 1} other parameter{'s' * (count > 2)}" if count > 1 else ""

@@ -14,10 +14,7 @@ meant, and where a role's numbers have a negative one, a coefficient may be it.
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from hfdsl.check import policy_terms as terms
@@ -27,18 +24,14 @@ from hfdsl.check.dependences import trains, update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.interpretation import RowGroups
 from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.optimizers import steps_of
-from hfdsl.check.policy_interpretation import COEFFICIENT, GAIN, PolicyInterpretation, Reversal
+from hfdsl.check.policy_interpretation import GAIN, PolicyInterpretation, Reversal
 from hfdsl.check.policy_terms import PolicyValue, Quantity, Several
-from hfdsl.check.program import Program, call_numbers, signature_of
-from hfdsl.check.role_code import ReadFunction, RoleCode, code_of
+from hfdsl.check.policy_updates import interpreted_update
+from hfdsl.check.program import Program
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Constant, Node, Operand, RoleCall
+from hfdsl.graph.program import Constant, Node, Operand
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.spans import Span
-
-TURNS = frozenset({"maximize", "neg_", "register_hook", "save_for_backward"})
-"""Names in code that may turn the sign of a gradient."""
 
 SURROGATE = (Quantity("log_prob"), Quantity("old"), Quantity("advantage"), terms.POSITIVE)
 """The arguments of ``PolicyLoss.surrogate``: log-probs, old ones, advantages and a mask."""
@@ -87,84 +80,9 @@ def _gains(program: Program, node: Node) -> set[Operand]:
 
 def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
     """The mistakes in the losses of a method of the user's."""
-    body = interpreted_update(program, node)
-    if body is not None:
-        yield from _mistakes(body.found.losses, body.found.reversals)
-
-
-def interpreted_update(program: Program, node: Node) -> PolicyInterpretation | None:
-    """The interpretation of a method of the user's that takes optimizer steps, if these certainly minimize."""
-    signature = signature_of(node)
-    if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
-        return None
-    role, place = program.role_class(node.role), program.placement(node)
-    code, name, methods = code_of(role), node.method, methods_of(role)
-    if name not in methods or next(steps_of(code, name), None) is None or _may_ascend(code):
-        return None
-    body = PolicyInterpretation.of_method(signature, methods[name], methods)
-    given = [place.args, place.kwargs] if place is not None else []
-    body.trusts_coefficients = not _has_negative_numbers(role, given, code)
-    body.names |= static_numbers(node)
-    return body if body.completed().is_whole else None
-
-
-def static_numbers(node: Node) -> dict[str, PolicyValue]:
-    """The signs of the numbers that a call passes, by parameter."""
-    numbers = call_numbers(node).items()
-    return {name: terms.number(number) for name, number in numbers if isinstance(number, (int, float))}
-
-
-def _may_ascend(code: RoleCode) -> bool:
-    """Whether code may turn the sign of gradients."""
-    return any(_turns_gradients(function) for several in code.functions.values() for function in several)
-
-
-def _turns_gradients(function: ReadFunction) -> bool:
-    keywords = {node.arg for node in ast.walk(function.definition) if isinstance(node, ast.keyword)}
-    if not TURNS.isdisjoint(function.names | keywords):
-        return True
-    for statement in ast.walk(function.definition):
-        nodes = [*ast.walk(statement)] if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)) else []
-        names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes} - {"no_grad"}
-        is_turned = "neg" in names or any(isinstance(node, ast.USub) for node in nodes)
-        if is_turned and any("grad" in name for name in names):
-            return True
-    return False
-
-
-def _has_negative_numbers(role: type, given: Sequence[object], code: RoleCode) -> bool:
-    """Whether a coefficient of a role may be negative: a number that it is given, a default, or what its code sets."""
-    constructor = inspect.unwrap(role.__init__)  # type: ignore[misc]
-    defaults = [getattr(constructor, "__defaults__", None), getattr(constructor, "__kwdefaults__", None)]
-    functions = [function for several in code.functions.values() for function in several]
-    is_given = any(number < 0 for number in _numbers([given, defaults, dict(vars(role))]))
-    return is_given or any(map(_sets_a_negative, functions))
-
-
-def _numbers(values: object, depth: int = 4) -> Iterator[float]:
-    """The numbers in lists, tables and dataclasses."""
-    if isinstance(values, (int, float)):
-        yield values
-    parts: Iterable[object] = ()
-    if isinstance(values, Mapping):
-        parts = values.values()
-    elif isinstance(values, (list, tuple)):
-        parts = values
-    elif is_dataclass(values) and not isinstance(values, type):
-        parts = [getattr(values, field.name, None) for field in fields(values)]
-    for part in parts if depth else ():
-        yield from _numbers(part, depth - 1)
-
-
-def _sets_a_negative(function: ReadFunction) -> bool:
-    """Whether code sets a coefficient to something with a minus."""
-    for node in ast.walk(function.definition):
-        match node:
-            case ast.Assign([ast.Attribute(_, name)], value) | ast.AnnAssign(ast.Attribute(_, name), _, value):
-                has_minus = value is not None and any(isinstance(part, ast.USub) for part in ast.walk(value))
-                if has_minus and COEFFICIENT.fullmatch(name):
-                    return True
-    return False
+    update = interpreted_update(program, node)
+    if update is not None:
+        yield from _mistakes(update.losses, update.reversals)
 
 
 # -- losses of hfdsl

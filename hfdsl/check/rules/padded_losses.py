@@ -20,9 +20,9 @@ from typing import Final
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.policy_terms import Quantity, terms_of
+from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_code import code_of
-from hfdsl.check.rules.loss_signs import interpreted_update
 from hfdsl.check.rules.padded_tokens import MASKS, columns_with_width, is_mask, samples_full_responses
 from hfdsl.graph.program import Node
 
@@ -61,11 +61,11 @@ def _padded_terms(program: Program, node: Node) -> Iterator[Quantity]:
     """The terms of a loss that are not 0 on padding."""
     signature = signature_of(node)
     if not node.method or signature is None or signature.is_ready_made or _knows_padding(program, node):
-        return  # before it is interpreted, which takes longer
-    body = interpreted_update(program, node)
-    if body is None or body.found.by_name:
         return
-    for loss in body.found.losses:
+    update = interpreted_update(program, node)
+    if update is None or update.by_name:
+        return
+    for loss in update.losses:
         terms = terms_of(loss)
         for term in terms if any(term.kind == "surrogate" for term in terms) else ():
             if term.of_rows or term.kind == "entropy" or (term.kind in ("gap", "kl") and term.base == "reference"):

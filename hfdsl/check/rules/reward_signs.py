@@ -22,8 +22,8 @@ from hfdsl.check.dependences import sampling_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.policy_interpretation import REFERENCE, PolicyInterpretation
 from hfdsl.check.policy_terms import Quantity, terms_of
+from hfdsl.check.policy_updates import static_numbers
 from hfdsl.check.program import Program
-from hfdsl.check.rules.loss_signs import static_numbers
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 

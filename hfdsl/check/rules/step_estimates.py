@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.names import last_name
 from hfdsl.check.program import Program
 from hfdsl.check.role_code import ReadFunction, code_of, code_of_function
 from hfdsl.check.sources import span_of
@@ -130,7 +131,7 @@ def _running_sums(statements: Sequence[ast.AST]) -> Iterator[str]:
 
 
 def _is_discounted(factors: Sequence[ast.expr], name: str) -> bool:
-    names = {_last_name(factor) for factor in factors}
+    names = {last_name(factor) for factor in factors}
     return name in names and any(DISCOUNT.fullmatch(other) for other in names - {name})
 
 
@@ -140,7 +141,7 @@ def _stored(statements: Sequence[ast.AST], step: str) -> Iterator[tuple[str, str
         match statement:
             case ast.Assign([ast.Subscript(ast.Name(target), index)], value) if _is_at(index, step):
                 added = [factors[0] for sign, factors in _terms(value) if sign > 0 and len(factors) == 1]
-                yield from ((_last_name(term), target) for term in added)
+                yield from ((last_name(term), target) for term in added)
             case ast.Expr(ast.Call(ast.Attribute(ast.Name(target), "append"), [ast.Name(name)])):
                 yield name, target
 
@@ -179,7 +180,7 @@ def _decayed_values(function: ReadFunction) -> Iterator[EstimateMistake]:
         terms = [*_terms(node)]
         subtracted = [factors[0] for sign, factors in terms if sign < 0 and len(factors) == 1]
         for sign, factors in terms if len(terms) > 2 else ():
-            decays = [factor for factor in factors if DECAY.fullmatch(_last_name(factor))]
+            decays = [factor for factor in factors if DECAY.fullmatch(last_name(factor))]
             is_later = any(_is_later(factor, value) for factor in factors for value in subtracted)
             if sign > 0 and decays and is_later:
                 yield EstimateMistake(
@@ -227,8 +228,3 @@ def _factors(node: ast.expr) -> Iterator[ast.expr]:
             yield from _factors(right)
         case _:
             yield node
-
-
-def _last_name(node: ast.expr) -> str:
-    """A name, or the last one of a chain of attributes; empty for another expression."""
-    return str(getattr(node, "id", getattr(node, "attr", "")))

@@ -1,0 +1,129 @@
+"""Updates of policies, interpreted: the losses that a method of the user's certainly minimizes.
+
+A worked example::
+
+    def update(self, experience):
+        loss = -(ratio * experience.advantage.tensor).mean()
+        loss.backward()                                          a loss: a surrogate of sign -1
+        self.optimizer.step()                                    an optimizer of torch, which minimizes
+
+Rules read the signs of terms from this. So nothing is known of a method without an optimizer step, or whose role has
+code that may turn the sign of a gradient; and where a number of a role is negative, it may be a coefficient.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from typing import Final
+
+from hfdsl.check import policy_terms as terms
+from hfdsl.check.kept_attributes import methods_of
+from hfdsl.check.names import last_name
+from hfdsl.check.optimizers import steps_of
+from hfdsl.check.policy_interpretation import COEFFICIENT, Collected, PolicyInterpretation
+from hfdsl.check.policy_terms import PolicyValue
+from hfdsl.check.program import Program, call_numbers, signature_of
+from hfdsl.check.role_code import ReadFunction, RoleCode, code_of
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.signatures import Signature
+
+TURNS: Final = frozenset({"maximize", "neg_", "register_hook", "save_for_backward"})
+"""Names in code that may turn the sign of a gradient."""
+
+
+def interpreted_update(program: Program, node: Node) -> Collected | None:
+    """The losses that a method of the user's minimizes; None if it takes no optimizer steps, or may not minimize."""
+    signature = signature_of(node)
+    if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
+        return None
+    role, place = program.role_class(node.role), program.placement(node)
+    if not _minimizes(role, node.method):
+        return None
+    given = [place.args, place.kwargs] if place is not None else []
+    numbers = tuple(static_numbers(node).items())
+    return _interpreted(signature, role, node.method, numbers, _has_negative_numbers(role, given))
+
+
+@lru_cache(maxsize=256)
+def _minimizes(role: type, method: str) -> bool:
+    """Whether a method can be read and takes optimizer steps, and nothing in the code of its role may ascend."""
+    code = code_of(role)
+    return method in methods_of(role) and next(steps_of(code, method), None) is not None and not _may_ascend(code)
+
+
+@lru_cache(maxsize=256)  # several rules ask, for each call of an unrolled loop
+def _interpreted(
+    signature: Signature,
+    role: type,
+    method: str,
+    numbers: tuple[tuple[str, PolicyValue], ...],
+    has_negative_numbers: bool,
+) -> Collected | None:
+    methods = methods_of(role)
+    body = PolicyInterpretation.of_method(signature, methods[method], methods)
+    body.trusts_coefficients = not has_negative_numbers
+    body.names |= dict(numbers)
+    return body.found if body.completed().is_whole else None
+
+
+def static_numbers(node: Node) -> dict[str, PolicyValue]:
+    """The signs of the numbers that a call passes, by parameter."""
+    numbers = call_numbers(node).items()
+    return {name: terms.number(number) for name, number in numbers if isinstance(number, (int, float))}
+
+
+def _may_ascend(code: RoleCode) -> bool:
+    """Whether code may turn the sign of gradients."""
+    return any(_turns_gradients(function) for several in code.functions.values() for function in several)
+
+
+def _turns_gradients(function: ReadFunction) -> bool:
+    keywords = {node.arg for node in ast.walk(function.definition) if isinstance(node, ast.keyword)}
+    if not TURNS.isdisjoint(function.names | keywords):
+        return True
+    for statement in ast.walk(function.definition):
+        nodes = [*ast.walk(statement)] if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)) else []
+        names = {last_name(node) for node in nodes} - {"no_grad"}
+        is_turned = "neg" in names or any(isinstance(node, ast.USub) for node in nodes)
+        if is_turned and any("grad" in name for name in names):
+            return True
+    return False
+
+
+def _has_negative_numbers(role: type, given: Sequence[object]) -> bool:
+    """Whether a coefficient of a role may be negative: a number that it is given, a default, or what its code sets."""
+    constructor = inspect.unwrap(role.__init__)  # type: ignore[misc]
+    defaults = [getattr(constructor, "__defaults__", None), getattr(constructor, "__kwdefaults__", None)]
+    functions = [function for several in code_of(role).functions.values() for function in several]
+    is_given = any(number < 0 for number in _numbers([given, defaults, dict(vars(role))]))
+    return is_given or any(map(_sets_a_negative, functions))
+
+
+def _numbers(values: object, depth: int = 4) -> Iterator[float]:
+    """The numbers in lists, tables and dataclasses."""
+    if isinstance(values, (int, float)):
+        yield values
+    parts: Iterable[object] = ()
+    if isinstance(values, Mapping):
+        parts = values.values()
+    elif isinstance(values, (list, tuple)):
+        parts = values
+    elif is_dataclass(values) and not isinstance(values, type):
+        parts = [getattr(values, field.name, None) for field in fields(values)]
+    for part in parts if depth else ():
+        yield from _numbers(part, depth - 1)
+
+
+def _sets_a_negative(function: ReadFunction) -> bool:
+    """Whether code sets a coefficient to something with a minus."""
+    for node in ast.walk(function.definition):
+        match node:
+            case ast.Assign([ast.Attribute(_, name)], value) | ast.AnnAssign(ast.Attribute(_, name), _, value):
+                has_minus = value is not None and any(isinstance(part, ast.USub) for part in ast.walk(value))
+                if has_minus and COEFFICIENT.fullmatch(name):
+                    return True
+    return False
