@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hin
 
 from hfdsl.errors import DefinitionError, ResourceError, WiringError
 from hfdsl.graph.active import active_tracer
+from hfdsl.graph.annotations import type_hints
 from hfdsl.graph.eager import active_run, eager_arguments, eager_run, inner_result
 from hfdsl.graph.fits import fits_static
 from hfdsl.graph.parameters import optional_roles, with_defaults
 from hfdsl.graph.program import Constant
-from hfdsl.graph.signatures import deferred, is_option, type_hints
+from hfdsl.graph.signatures import deferred, is_option
 from hfdsl.types.batches import closest
 from hfdsl.types.bounds import bounds_of, misfit
 from hfdsl.types.columns import REDUCTION_LITERALS

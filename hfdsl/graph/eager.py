@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hfdsl.errors import DefinitionError, WiringError
+from hfdsl.graph.annotations import type_hints
 from hfdsl.graph.body_checks import check_result, check_widths, inputs_unchanged
 from hfdsl.graph.parameters import optional_role
-from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
+from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result, raw_columns
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions

@@ -16,23 +16,14 @@ from typing import Any, Protocol, Union, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Tracing
+from hfdsl.graph.annotations import bounds_of_parameters, type_hints
 from hfdsl.graph.binding import bind
 from hfdsl.graph.fits import annotation_text, fits_static, fits_type, is_subclass
 from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.parameters import present_role
 from hfdsl.graph.program import Constant, ErrorValue
 from hfdsl.graph.pythonic import uncalled
-from hfdsl.graph.signatures import (
-    ListType,
-    Port,
-    PortType,
-    RecordType,
-    Signature,
-    StaticType,
-    bounds_of_parameters,
-    port_type,
-    type_hints,
-)
+from hfdsl.graph.signatures import ListType, Port, PortType, RecordType, Signature, StaticType, port_type
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema

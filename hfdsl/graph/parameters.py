@@ -23,7 +23,7 @@ from types import FunctionType, NoneType
 from typing import Any, ParamSpec, TypeVar, get_args
 
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.signatures import type_hints
+from hfdsl.graph.annotations import type_hints
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.bounds import is_union
 

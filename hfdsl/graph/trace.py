@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfdsl.errors import DefinitionError
+from hfdsl.graph.annotations import bounds_of_parameters, type_hints
 from hfdsl.graph.binding import out_of_bounds
 from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.parameters import optional_role, present_role
 from hfdsl.graph.program import Constant, ErrorValue, Input, Node, Output
 from hfdsl.graph.pythonic import uncalled
-from hfdsl.graph.signatures import RecordType, bounds_of_parameters, is_option, type_hints
+from hfdsl.graph.signatures import RecordType, is_option
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.graph.traced import TracedGraph

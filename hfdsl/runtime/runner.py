@@ -14,7 +14,7 @@ from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.recovery.ended_calls import Replies, StepAttempt, ended_calls
+from hfdsl.runtime.recovery.ended_calls import Replies, StepAttempt, StepReplies, ended_calls
 from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, ranks_in_words
 from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.step import StepRun
@@ -32,7 +32,7 @@ class StepRunner:
         self.traces: list[TraceFile] = []
         self._processes = processes
         self._unwritten: StepRecord | None = None
-        self._cut_short: StepRun | None = None  # the step that has begun and not ended
+        self._unfinished: StepRun | None = None  # the step that has begun and not ended
         self._first_syncs: StepRunner | None = None
 
     def stage(self, plan: Plan) -> StepRunner:
@@ -66,8 +66,8 @@ class StepRunner:
         backend, sizes = self._processes.usable_backend(self.plan.name), bind_sizes(self.plan, inputs)
         routing = self.routings.of(backend, inputs, sizes, self._processes.generation, short_steps)
         number = self.next_step if number is None else number
-        keeps_replies = self._processes.recovery is not None and not self.plan.steps_in_flight
-        return StepRun(self.plan, backend, routing, number, sizes, keeps_replies)
+        replies = StepReplies(kept=self._processes.recovery is not None and not self.plan.steps_in_flight)
+        return StepRun(self.plan, backend, routing, number, sizes, replies)
 
     def new_stage(
         self, number: int, inputs: Mapping[int, Batch], sizes: Mapping[Any, int], queues: frozenset[int]
@@ -79,9 +79,9 @@ class StepRunner:
 
     def run(self, step: StepRun, inputs: Mapping[int, Batch]) -> Any:
         """Run a step from beginning to end, and count it."""
-        self._cut_short = step
+        self._unfinished = step
         result, record = step.run(inputs, self.write)
-        self._cut_short = None
+        self._unfinished = None
         reports = self._reports(record) if self._processes.verifying else []
         self.commit()
         self._processes.syncs.report(reports)
@@ -97,9 +97,10 @@ class StepRunner:
         """Run the dataflow once on the current processes, except for ended calls that a loss has left."""
         self.recovered()
         step = self.new(inputs)
-        attempt = None if self._cut_short is None else self._cut_short.attempt
+        unfinished = self._unfinished
+        attempt = None if unfinished is None else unfinished.replies.attempt(unfinished.routes)
         if attempt is not None:
-            step.skip(StepAttempt(attempt.routes, self._ended_calls(attempt)))
+            step.replies.skip(StepAttempt(attempt.routes, self._ended_calls(attempt)))
         return self.run(step, inputs)
 
     def _ended_calls(self, attempt: StepAttempt) -> Mapping[int, Replies]:

@@ -59,7 +59,7 @@ from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
 from hfdsl.runtime.rank.store import OF_CALLER, bytes_of
 from hfdsl.runtime.recovery.called_rows import CalledRows
-from hfdsl.runtime.recovery.ended_calls import Replies, StepAttempt, kept_replies
+from hfdsl.runtime.recovery.ended_calls import Replies, StepReplies
 from hfdsl.runtime.step_routing import Routing, StepRouting
 from hfdsl.runtime.submissions import submission_of
 from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
@@ -80,14 +80,12 @@ class StepRun:
         routing: Routing,
         step_number: int,
         sizes: Mapping[Any, int],
-        keeps_replies: bool = False,
+        replies: StepReplies,
     ) -> None:
         self._plan, self._backend, self._step_number = plan, backend, step_number
-        self.replies: dict[int, Replies] | None = {} if keeps_replies else None
-        """The replies of each submitted segment, in order, if an attempt after a loss may use them."""
+        self.replies = replies
         self.prompts: Callable[[], Mapping[int, Sequence[int]]] = dict
         """By input, the prompts of its rows, if a stage orders them itself."""
-        self._ended: StepAttempt | None = None  # the calls that ended in attempts before
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
         self._reads = DriverReads(plan, backend, self._handles)
@@ -124,18 +122,6 @@ class StepRun:
         value = self._result()
         return value, self._record(results)
 
-    def skip(self, ended: StepAttempt) -> None:
-        """Before the step begins, skip segments that ended in an earlier attempt."""
-        self._ended = ended
-
-    @property
-    def attempt(self) -> StepAttempt | None:
-        """The part of this attempt that one after a loss may use; None if it keeps no replies."""
-        if self.replies is None:
-            return None
-        attempt = StepAttempt(self.routes, self.replies)
-        return attempt if self._ended is None else attempt.with_unreached(self._ended)
-
     def begin(
         self, inputs: Mapping[int, Batch], queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None
     ) -> None:
@@ -157,6 +143,7 @@ class StepRun:
         stage: int,
         stage_steps: Sequence[int] = (),
         row_versions: Sequence[tuple[int, int, int]] = (),
+        *,
         wait: bool = True,
         in_flight: FlightPlan = (),
     ) -> None:
@@ -164,8 +151,8 @@ class StepRun:
 
         ``stage_steps`` are the steps of each stage that were submitted before, of which versions are counted;
         ``row_versions`` and ``in_flight`` are as in ``SegmentCall``.
-        It waits for the runtime queries of earlier stages and, in the last one, for those of all stages, if it is to
-        ``wait``.
+        If it is to ``wait``, it waits for the runtime queries of earlier stages, and in the last stage for those of
+        all stages.
         """
         if not self._driver.stores.is_in(self._plan.name, self._step_number):
             self._enter()
@@ -341,10 +328,8 @@ class StepRun:
         arguments: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Sequence[Any]]:
         """Submit a segment; return the handles of each rank's payloads."""
-        replies = None if self._ended is None else self._ended.replies.get(segment.number)
-        if self.replies is not None:
-            self.replies[segment.number] = ()  # where the call below raises
-        if replies is None:
+
+        def run() -> Replies:
             submission = submission_of(
                 self._call(segment),
                 segment,
@@ -356,11 +341,10 @@ class StepRun:
                 arguments=arguments,
                 rows=CalledRows(self._plan, segment, self.table, self.prompts),
             )
-            replies = self._backend.run(submission)
-        if self.replies is not None:
-            self.replies[segment.number] = kept_replies(segment, replies)
+            return self._backend.run(submission)
+
         handles = []
-        for rank, (acknowledgment, sent) in zip(segment.ranks, replies, strict=True):
+        for rank, (acknowledgment, sent) in zip(segment.ranks, self.replies.of(segment, run), strict=True):
             self._acknowledgments[segment.number, rank] = acknowledgment
             handles.append(sent)
         return handles

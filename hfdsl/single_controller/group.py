@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Never, Self
 
-import ray
 from ray import ObjectRef
 
 from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError
@@ -18,7 +17,6 @@ from hfdsl.protocols.mesh import Mesh, mesh_or_flat
 from hfdsl.protocols.partitioning import NO_SPLIT
 from hfdsl.protocols.register import Registration, registration_of
 from hfdsl.protocols.split import Site
-from hfdsl.protocols.worker import RankContext
 from hfdsl.single_controller.calls import (
     Future,
     as_future,
@@ -28,6 +26,7 @@ from hfdsl.single_controller.calls import (
     messages,
     send,
 )
+from hfdsl.single_controller.detached import running_workers
 from hfdsl.single_controller.group_checks import check_method, refuse_arguments, unknown_method
 from hfdsl.single_controller.host import RankCall
 from hfdsl.single_controller.outputs import JoinedOutput
@@ -148,33 +147,14 @@ class RayWorkerGroup:
             DeadlineError: HF807 if one of them is busy for longer than the deadline.
         """
         waiter = Waiter(checked_deadline(deadline))
-        names = list(worker_names or [])
-        try:
-            workers = list(worker_handles) if worker_handles is not None else [ray.get_actor(name) for name in names]
-        except ValueError as error:
-            raise ResourceError("HF521", f"no worker of this name runs in this namespace: {error}") from None
-        if not workers:
-            raise ResourceError("HF521", "from_detached needs the worker_names of a running group, got none")
-        stranger = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
-        if stranger is not None:
-            raise ResourceError(
-                "HF521", f"{stranger!r} is not a worker of a group; give the workers that a group lists"
-            )
-        contexts: list[RankContext] = waiter.fetch([w.hf_context.remote() for w in workers], "from_detached")
-        processes = waiter.fetch([worker.hf_process.remote() for worker in workers], "from_detached")
-        ranks = [context.rank for context in contexts]
-        size = contexts[0].world_size
-        if sorted(ranks) != list(range(size)):
-            raise ResourceError("HF521", f"these workers are ranks {ranks} of {size}; give all workers of one group")
+        running = running_workers(worker_names or (), worker_handles, waiter)
+        size, first = len(running.workers), running.contexts[0]
         group = cls.__new__(cls)
-        ordered = sorted(range(size), key=lambda index: ranks[index])
-        mesh = mesh_or_flat(contexts[0].mesh, size, "the group")
-        group._bind(ray_cls_with_init, mesh, size)  # type: ignore[arg-type]  # _bind refuses None by name
+        group._bind(ray_cls_with_init, mesh_or_flat(first.mesh, size, "the group"), size)  # type: ignore[arg-type]  # _bind refuses None by name
         group._lease = Lease(None)
-        group.workers = [workers[index] for index in ordered]
-        group._waiter = Waiter(waiter.seconds, tuple(processes[index] for index in ordered))
-        group.worker_names = [names[index] for index in ordered] if names else []
-        group.master_address, group.master_port = contexts[0].master_addr, str(contexts[0].master_port)
+        group.workers, group.worker_names = list(running.workers), list(running.names)
+        group._waiter = Waiter(waiter.seconds, running.processes)
+        group.master_address, group.master_port = first.master_addr, str(first.master_port)
         return group
 
     def spawn(self, prefix_set: Iterable[str]) -> dict[str, RayWorkerGroup]:
@@ -233,7 +213,7 @@ class RayWorkerGroup:
         """Call any method on rank 0 alone, with unchanged arguments."""
         target = self._target(method_name)
         check_arguments(target.bare, self._site(method_name).method, args, kwargs)
-        return self._submit(target, [[v] for v in args], {key: [v] for key, v in kwargs.items()}, range(1))[0]
+        return self._submit(target, *_single(args, kwargs), range(1))[0]
 
     def execute_rank_zero_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call as ``execute_rank_zero_async`` does, and wait for the output."""
@@ -246,9 +226,7 @@ class RayWorkerGroup:
         """Run a function in the process of rank 0 and wait for its output."""
         self._check_open()
         label = getattr(function, "__name__", repr(function))
-        [(call, values)] = messages(
-            RankCall("", label), [[arg] for arg in args], {key: [arg] for key, arg in kwargs.items()}, 1
-        )
+        [(call, values)] = messages(RankCall("", label), *_single(args, kwargs), 1)
         return self._waiter.fetch([send(self.workers[0].hf_run, call, values, label, function)], label)[0]
 
     # -- registered methods --------------------------------------------------------------------------------------------
@@ -327,7 +305,7 @@ class RayWorkerGroup:
         positional, named = checked_pair(returned, site)
         check_arguments(target.bare, site.method, positional, named)
         if registration.execute_mode is Execute.RANK_ZERO:
-            refs = self._submit(target, [[v] for v in positional], {key: [v] for key, v in named.items()}, range(1))
+            refs = self._submit(target, *_single(positional, named), range(1))
             output: Any = self._wait(refs, target.name)[0] if registration.blocking else refs[0]
         else:
             placed, placed_named = checked_lists(positional, named, self.world_size, site)
@@ -400,6 +378,11 @@ class RayWorkerGroup:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name}, {self.world_size} ranks, {self.mesh})"
+
+
+def _single(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+    """The arguments of a call of one rank, each as the list of its values by rank."""
+    return [[value] for value in args], {name: [value] for name, value in kwargs.items()}
 
 
 def _list_copy(value: Any) -> Any:

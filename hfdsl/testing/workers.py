@@ -9,8 +9,9 @@ from typing import Any
 from hfdsl.deploy.deployment import Deployment, place
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError, WiringError
+from hfdsl.graph.annotations import type_hints
 from hfdsl.graph.dataflow import Dataflow, dataflow
-from hfdsl.graph.signatures import ListType, RecordType, Signature, StaticType, role_signatures, type_hints
+from hfdsl.graph.signatures import ListType, RecordType, Signature, StaticType, role_signatures
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
 from hfdsl.testing.arguments import given_of, meshes_of, nothing, number_of, refused, role_of, tolerance_of

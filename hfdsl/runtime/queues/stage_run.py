@@ -7,17 +7,23 @@ from itertools import islice
 from typing import Any
 
 from hfdsl.plan.payloads import ColumnSlice, PayloadKey
-from hfdsl.plan.plan import DRIVER
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.messages import SegmentResult
+from hfdsl.runtime.recovery.ended_calls import StepReplies
 from hfdsl.runtime.step import StepRun
+from hfdsl.runtime.step_routing import Routing
 
 
 class StageRun(StepRun):
     """A step of a stage in progress; its result may stay in place for another stage to read."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._calls, self._asked = list[Any](), 0  # the calls, and how many acknowledgments were looked at for them
+    def __init__(
+        self, plan: Plan, backend: Backend, routing: Routing, step_number: int, sizes: Mapping[Any, int]
+    ) -> None:
+        super().__init__(plan, backend, routing, step_number, sizes, StepReplies(kept=False))
+        self._calls = list[Any]()
+        self._asked = 0  # how many acknowledgments ``_calls`` was made from
 
     def _begin_deadline(self) -> None:
         """Do nothing: a stage's deadline begins when the driver waits for a call (``PollingBackend.ended``)."""

@@ -37,14 +37,6 @@ Replies: TypeAlias = Sequence[tuple[Any, Sequence[Any]]]
 """The handles of the acknowledgment and payloads of each rank of a segment; None for one that is not kept."""
 
 
-def kept_replies(segment: Segment, replies: Replies) -> Replies:
-    """The replies of a segment that a step keeps to its end: all except exported weights."""
-    effects = (effect for step in segment.steps for effect in effects_of(step.signature.body))
-    if all(effect.kind != "exports" for effect in effects):
-        return replies
-    return [(acknowledgment, [None] * len(handles)) for acknowledgment, handles in replies]
-
-
 @dataclass(frozen=True, slots=True)
 class StepAttempt:
     """An interrupted attempt of a step: its routes, as far as known, and the replies of its segments, as submitted."""
@@ -63,6 +55,46 @@ class StepAttempt:
         numbers = {segment.number for segment in routes.segments}
         known = {number: replies for number, replies in unreached.items() if number in numbers}
         return StepAttempt(routes, {**self.replies, **known})
+
+
+class StepReplies:
+    """The replies of a step in progress: of calls that an earlier attempt has ended, and of those that this one makes.
+
+    If ``kept``, an attempt after a loss may use them.
+    """
+
+    def __init__(self, *, kept: bool) -> None:
+        self._kept: dict[int, Replies] | None = {} if kept else None
+        self._ended: StepAttempt | None = None
+
+    def skip(self, ended: StepAttempt) -> None:
+        """Before the step begins, skip the calls that ended in earlier attempts."""
+        self._ended = ended
+
+    def attempt(self, routes: Routes) -> StepAttempt | None:
+        """The part of this attempt that one after a loss may use; None if no replies are kept."""
+        if self._kept is None:
+            return None
+        attempt = StepAttempt(routes, self._kept)
+        return attempt if self._ended is None else attempt.with_unreached(self._ended)
+
+    def of(self, segment: Segment, run: Callable[[], Replies]) -> Replies:
+        """The replies of a segment, which is ``run`` unless its calls have ended."""
+        ended = None if self._ended is None else self._ended.replies.get(segment.number)
+        if self._kept is not None:
+            self._kept[segment.number] = ()  # if ``run`` raises
+        replies = run() if ended is None else ended
+        if self._kept is not None:
+            self._kept[segment.number] = _without_weights(segment, replies)
+        return replies
+
+
+def _without_weights(segment: Segment, replies: Replies) -> Replies:
+    """The replies that a step keeps to its end: all except exported weights."""
+    effects = (effect for step in segment.steps for effect in effects_of(step.signature.body))
+    if all(effect.kind != "exports" for effect in effects):
+        return replies
+    return [(acknowledgment, [None] * len(handles)) for acknowledgment, handles in replies]
 
 
 def ended_calls(
