@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
 from hfdsl.types.bounds import Within, bounds_of
-from hfdsl.types.columns import REDUCTION_LITERALS, is_marked_finite
+from hfdsl.types.column_annotations import REDUCTION_LITERALS, is_marked_finite
 
 
 def type_hints(body: Callable[..., Any], where: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hfdsl.graph.program import Constant
 from hfdsl.graph.signatures import deferred, is_option
 from hfdsl.types.batches import closest
 from hfdsl.types.bounds import bounds_of, misfit
-from hfdsl.types.columns import REDUCTION_LITERALS
+from hfdsl.types.column_annotations import REDUCTION_LITERALS
 from hfdsl.types.dims import Dim, Sizes
 from hfdsl.types.numbers import brief
 

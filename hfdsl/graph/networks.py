@@ -197,7 +197,7 @@ def shape_of(spec: FieldSpec, rows: Size | None, sizes: Mapping[Any, Size] = NO_
 
     >>> from hfdsl import f32
     >>> from hfdsl.rl.batches import B, R
-    >>> from hfdsl.types.columns import field_spec
+    >>> from hfdsl.types.column_annotations import field_spec
     >>> from hfdsl.types.dims import constant, size
     >>> shape_of(field_spec(f32[B, R], "x"), None), shape_of(field_spec(f32[B, R], "x"), size(B) * constant(4))
     ('B, R', 'B*4, R')

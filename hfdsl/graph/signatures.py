@@ -18,17 +18,8 @@ from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.protocols.state import effects_of
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.bounds import Within
-from hfdsl.types.columns import (
-    Column,
-    ColumnSpec,
-    Metric,
-    MetricSpec,
-    Obj,
-    ObjSpec,
-    field_spec,
-    is_marked_finite,
-    optional_of,
-)
+from hfdsl.types.column_annotations import field_spec, is_marked_finite, optional_of
+from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.rows import Grouped, GroupedBy, Independent, RowDependence, group_size
 
 VALUE = ""

@@ -9,7 +9,8 @@ import torch
 
 import hfdsl as hf
 from hfdsl.errors import DefinitionError
-from hfdsl.types.columns import COLUMNS, REDUCTIONS, ColumnSpec, MetricSpec, ObjSpec, field_spec
+from hfdsl.types.column_annotations import field_spec
+from hfdsl.types.columns import COLUMNS, REDUCTIONS, ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import size
 from hfdsl.types.dtypes import BY_TORCH_NAME, DTYPES, Float32
 
