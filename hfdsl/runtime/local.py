@@ -365,7 +365,7 @@ class LocalBackend:
             executor.digest_exports(wanted)
 
     def sent_digests(self) -> list[DigestReport]:
-        """Return None: weights sent within this process are read before."""
+        """No reports: within this process, all weights have been read when their call ends."""
         return []
 
     def of_workers(self, role: str, function: Callable[[Any], T]) -> list[T]:

@@ -261,23 +261,10 @@ class Executor:
             self.store.receive(content)
         sent_nodes = {part.node for payload in task.sends for part in payload.slices}
         values: dict[int, StoredValue] = {}
-        calls = []
+        calls: list[CallResult] = []
         for node in task.steps:
             step, began = self._steps[call.plan, node], time.time()
-            index = step.ranks.index(self._rank)
-            self.begun(call.plan, call.step, step.label)
-            self.workers.offloader.before(step, call.step)
-            arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
-            try:
-                columns = self._call_body(call, step, index, arguments, spec.table, exchanges)
-                if step.parts:
-                    exchanged = node in self._exchanging[call.plan]
-                    columns = exported_columns(step, self._rank, columns, exchanged=exchanged)
-                elif self._rank in step.layout.holders and states(step, "exports"):
-                    columns = whole_columns(step, self._rank, columns)
-            except WiringError as error:  # about what the body did: name its place in the source
-                place = self._plans[call.plan].body_span(step)
-                raise WiringError(error.code, f"{error.message} ({place})") from None
+            columns = self._run_step(call, step, reader, dispatched, exchanges)
             if node in task.keeps or node in sent_nodes or step.custom:
                 values[node] = StoredValue.of(step.label, columns)
             if node in task.keeps:
@@ -285,19 +272,7 @@ class Executor:
             for read_last_here in task.drops.get(node, ()):
                 self.store.drop(read_last_here)
             self.workers.offloader.after(call.plan, node, call.step)
-            absent = tuple(name for name, value in columns.items() if value is None)
-            loads = self.in_flight.pop_loads((call.plan, call.step, node))
-            calls.append(
-                CallResult(
-                    label=step.label,
-                    rank=self._rank,
-                    start=began,
-                    stop=time.time(),
-                    absent=absent,
-                    taken=loads,
-                    reports=tuple(self.synced_digests.reported()),
-                )
-            )
+            calls.append(self._call_result(call, step, began, columns))
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
         # call shares is watched from now on.
         self.store.check_watched()
@@ -316,6 +291,38 @@ class Executor:
             peak_bytes=self.store.peak_bytes,
         )
         return result, sends
+
+    def _run_step(
+        self, call: SegmentCall, step: Step, reader: Reader, dispatched: Mapping[str, Any] | None, exchanges: bool
+    ) -> dict[str, Any]:
+        """Run a step of a segment: the columns of its result, or what other processes read of weights it exports."""
+        index = step.ranks.index(self._rank)
+        self.begun(call.plan, call.step, step.label)
+        self.workers.offloader.before(step, call.step)
+        arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
+        try:
+            columns = self._call_body(call, step, index, arguments, reader.table, exchanges)
+            if step.parts:
+                exchanged = step.node in self._exchanging[call.plan]
+                return exported_columns(step, self._rank, columns, exchanged=exchanged)
+            if self._rank in step.layout.holders and states(step, "exports"):
+                return whole_columns(step, self._rank, columns)
+        except WiringError as error:  # about what the body did: name its place in the source
+            place = self._plans[call.plan].body_span(step)
+            raise WiringError(error.code, f"{error.message} ({place})") from None
+        return columns
+
+    def _call_result(self, call: SegmentCall, step: Step, began: float, columns: Mapping[str, Any]) -> CallResult:
+        """The result of a call that has just ended, for the driver."""
+        return CallResult(
+            label=step.label,
+            rank=self._rank,
+            start=began,
+            stop=time.time(),
+            absent=tuple(name for name, value in columns.items() if value is None),
+            taken=self.in_flight.pop_loads((call.plan, call.step, step.node)),
+            reports=tuple(self.synced_digests.reported()),
+        )
 
     def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
         """The spec sent now or with an earlier call, and a reader of the store by its rows."""

@@ -98,50 +98,69 @@ class RayBackend(RayGroups):
             relayed = self._calls.relays.run(submission, self._table, self._digests)
             self._calls.submitted(submission, [acknowledgment for acknowledgment, _ in relayed])
             return relayed
-        workers, beside = self._groups[submission.segment.group].workers, runs_beside(submission.call)
-        arrives = bool(submission.call.in_flight) and all(map(loads_state, submission.segment.steps))
-        handles: list[tuple[Any, Sequence[Any]]] = []
-        for i, rank in enumerate(submission.segment.ranks):
-            worker, spec, payloads = workers[rank], submission.specs[i], submission.payloads[i]
-            spec_arguments = () if spec is None else (spec.task, self._table(spec))
-            dispatched = () if submission.dispatched is None else (submission.dispatched[i],)
-            recipes = submission.queued[i] if submission.queued is not None else ()
-            queued = (pickle.dumps(recipes),) if recipes else ()  # Ray's own pickler takes several times as long
-            modes = [self._send_mode(payload) for payload in submission.sends[i]]
-            request = RankRequest(
-                call=submission.call,
-                payloads=len(payloads),
-                has_spec=spec is not None,
-                has_dispatched=bool(dispatched),
-                modes=modes,
-                has_queued=bool(queued),
-                digests=self._digests,
-            )
-            # One return value for the acknowledgment, and one for each payload in the object store.
-            stored = len(modes) - modes.count(DIRECT) - modes.count(INLINE)
-            process = submission.segment.group, rank
-            run = worker.run.options(num_returns=1 + stored) if stored else worker.run
-            if arrives:
-                run = worker.arrive.options(concurrency_group=ARRIVALS)
-            elif beside:
-                run = worker.run.options(num_returns=1 + stored, concurrency_group=BESIDE)
-            after = () if arrives else self._order.before(process, beside=beside)
-            arguments = (*payloads, *spec_arguments, *dispatched, *queued, *submission.after[i], *after)
-            refs = run.remote(request.to_wire(), *arguments)
-            acknowledgment, *objects = refs if stored else (refs,)
-            if BESIDE in self._threads[process[0]] and not arrives:
-                self._order.submitted(process, acknowledgment, beside=beside)
-            # Right after the call, so that no other call of this process comes between it and its broadcast.
-            if any(payload.broadcast for payload in submission.sends[i]):
-                sending = worker.broadcast.remote()
-                self._sends.append(sending)
-                if self._digests:
-                    self._sending.append(sending)
-            handles.append((acknowledgment, self._handles(worker, acknowledgment, objects, modes)))
+        workers = self._groups[submission.segment.group].workers
+        handles = [
+            self._call_rank(submission, index, workers[rank]) for index, rank in enumerate(submission.segment.ranks)
+        ]
         acknowledgments = [acknowledgment for acknowledgment, _ in handles]
         self._calls.submitted(submission, acknowledgments)
         self._pending += acknowledgments
         return handles
+
+    def _call_rank(self, submission: Submission, index: int, worker: Any) -> tuple[Any, Sequence[Any]]:
+        """Call one rank of a segment, and then its broadcasts; return the handles of ``run``."""
+        process = submission.segment.group, submission.segment.ranks[index]
+        modes = [self._send_mode(payload) for payload in submission.sends[index]]
+        request, arguments = self._request(submission, index, modes)
+        if submission.call.in_flight and all(map(loads_state, submission.segment.steps)):
+            # It runs beside the calls of the process, so it has no place in their order, and returns no payloads.
+            arrive = worker.arrive.options(concurrency_group=ARRIVALS)
+            acknowledgment, objects = arrive.remote(request.to_wire(), *arguments), []
+        else:
+            acknowledgment, *objects = self._run_in_order(process, worker, request, arguments)
+        # Right after the call, so that no other call of this process comes between it and its broadcast.
+        if any(payload.broadcast for payload in submission.sends[index]):
+            sending = worker.broadcast.remote()
+            self._sends.append(sending)
+            if self._digests:
+                self._sending.append(sending)
+        return acknowledgment, self._handles(worker, acknowledgment, objects, modes)
+
+    def _run_in_order(
+        self, process: tuple[str, int], worker: Any, request: RankRequest, arguments: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Have a process run a request after those that it must follow; return the references of its results."""
+        beside = runs_beside(request.call)
+        # One return value for the acknowledgment, and one for each payload in the object store.
+        returns = 1 + len(request.modes) - request.modes.count(DIRECT) - request.modes.count(INLINE)
+        run = worker.run.options(num_returns=returns) if returns > 1 else worker.run
+        if beside:
+            run = worker.run.options(num_returns=returns, concurrency_group=BESIDE)
+        results = run.remote(request.to_wire(), *arguments, *self._order.before(process, beside=beside))
+        references: Sequence[Any] = results if returns > 1 else (results,)
+        if BESIDE in self._threads[process[0]]:
+            self._order.submitted(process, references[0], beside=beside)
+        return references
+
+    def _request(
+        self, submission: Submission, index: int, modes: Sequence[SendMode]
+    ) -> tuple[RankRequest, Sequence[Any]]:
+        """The request to one rank of a segment, and the arguments for which Ray waits."""
+        spec, payloads = submission.specs[index], submission.payloads[index]
+        spec_arguments = () if spec is None else (spec.task, self._table(spec))
+        dispatched = () if submission.dispatched is None else (submission.dispatched[index],)
+        recipes = submission.queued[index] if submission.queued is not None else ()
+        queued = (pickle.dumps(recipes),) if recipes else ()  # Ray's own pickler takes several times as long
+        request = RankRequest(
+            call=submission.call,
+            payloads=len(payloads),
+            has_spec=spec is not None,
+            has_dispatched=bool(dispatched),
+            modes=modes,
+            has_queued=bool(queued),
+            digests=self._digests,
+        )
+        return request, (*payloads, *spec_arguments, *dispatched, *queued, *submission.after[index])
 
     def _send_mode(self, payload: Payload) -> SendMode:
         if payload.broadcast:

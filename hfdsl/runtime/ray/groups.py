@@ -27,7 +27,7 @@ from hfdsl.runtime.ray.rank_calls import RankCalls
 from hfdsl.runtime.ray.rank_process import RankProcess
 from hfdsl.runtime.ray.relay import as_completed
 from hfdsl.runtime.ray.relay_client import GROUP, Relays, relays_pay
-from hfdsl.runtime.ray.states import RayStates
+from hfdsl.runtime.ray.states import RayStates, same
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.ray_internals import shut_down
 from hfdsl.single_controller.roles import RayClassWithInitArgs
@@ -106,8 +106,7 @@ class RayGroups(RayStates):
 
     def _connect(self) -> None:
         """Find out where the processes are, link those that read each other's tensors, and start relays."""
-        pending = {name: self._calls.call_each(name, "the start", "host") for name in self._groups}
-        self._hosts = {name: self._calls.wait_for(refs) for name, refs in pending.items()}
+        self._hosts = self._call_all("the start", "host", same())
         self._calls.read_notes()
         self._direct_groups.join(self._calls.workers, self._patience)
         for plan in self._plans:
@@ -118,7 +117,7 @@ class RayGroups(RayStates):
         """Send every process another plan of the same deployment; HF807 for a process that does not take it in time."""
         self.driver.add(plan)
         self._calls.add(plan)
-        self._call_all("taking another plan", "add", plan)
+        self._call_all("taking another plan", "add", same(plan))
         self._plans.append(plan)
         self._direct_groups.prepare_plan(plan)
         self._start_relays(plan)

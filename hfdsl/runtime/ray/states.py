@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
 
@@ -26,8 +26,16 @@ from hfdsl.single_controller.waiting import fetch
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
 
+RankArguments: TypeAlias = Callable[[str, int], Sequence[Any]]
+"""The arguments of a call of each rank: a function of its group, or of a role there, and its number."""
+
 SAVED_REPLY_SECONDS = 60.0
 """The time in which an idle process must report whether its files are written."""
+
+
+def same(*arguments: Any) -> RankArguments:
+    """Give every rank these arguments."""
+    return lambda _group, _rank: arguments
 
 
 class RayStates(ABC):
@@ -51,11 +59,25 @@ class RayStates(ABC):
     def begin(self) -> None:
         """Begin a step, or an operation between two steps."""
 
-    def _call_all(self, label: str, method: str, *args: Any) -> None:
-        """Call a method of ``RankProcess`` in every process, and wait; HF807 for a process that is late."""
-        self._calls.wait_for(
-            [ref for name in self._groups for ref in self._calls.call_each(name, label, method, lambda _: args)]
-        )
+    def _call_all(
+        self, label: str, method: str, arguments: RankArguments, limit: CallDeadline | None = None
+    ) -> dict[str, list[Any]]:
+        """Call a method of ``RankProcess`` in every process, with arguments by group and rank; the results by group.
+
+        Raises:
+            HfError: HF807 for a process that is late.
+        """
+        calls = self._begin_calls(label, method, arguments, limit)
+        results = iter(self._calls.wait_for([ref for refs in calls.values() for ref in refs]))
+        return {name: [next(results) for _ in refs] for name, refs in calls.items()}
+
+    def _begin_calls(
+        self, label: str, method: str, arguments: RankArguments, limit: CallDeadline | None = None
+    ) -> dict[str, list[Any]]:
+        """Submit the calls of ``_call_all``, without waiting; the references by group."""
+        return {
+            name: self._calls.call_each(name, label, method, partial(arguments, name), limit) for name in self._groups
+        }
 
     def _take_states(self, copies: bool) -> list[Any]:
         """Have every process keep its roles' states for its next call."""
@@ -69,32 +91,22 @@ class RayStates(ABC):
         """Save all ranks at once; HF806 if a role's ``state()`` raises, HF807 after a deadline."""
         self.begin()
         states = self._take_states(background)
-        saving = [
-            ref for name in self._groups for ref in self._calls.call_each(name, "a save", "save", lambda _: (folder,))
-        ]
-        self._calls.wait_for([*states, *saving])
+        saving = self._begin_calls("a save", "save", same(folder))
+        self._calls.wait_for([*states, *(ref for refs in saving.values() for ref in refs)])
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks; HF906 for one that cannot be written, HF807 for a rank that is late."""
         self.begin()
         limit = CallDeadline(min(self._calls.seconds, wait + SAVED_REPLY_SECONDS), LAUNCH)
-        refs_by_group = [
-            self._calls.call_each(name, "writing states", "saved", lambda _: (folder, wait), limit)
-            for name in self._groups
-        ]
-        files = iter(self._calls.wait_for([ref for refs in refs_by_group for ref in refs]))
-        return files_by_role([next(files) for _ in refs] for refs in refs_by_group)
+        files = self._call_all("writing states", "saved", same(folder, wait), limit)
+        return files_by_role(files.values())
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load the states of all ranks; errors as for ``save``."""
         self.begin()
+        self._load_states("load", lambda role, rank: (role, folder, dict(saved[role][rank]) if role in saved else None))
 
-        def arguments(role: str, rank: int) -> tuple[Any, ...]:
-            return role, folder, dict(saved[role][rank]) if role in saved else None
-
-        self._load_states("load", arguments)
-
-    def _load_states(self, method: str, arguments: Callable[[str, int], Sequence[Any]]) -> None:
+    def _load_states(self, method: str, arguments: RankArguments) -> None:
         """Call a method of ``RankProcess`` that loads the state of a role, with arguments by role and rank."""
         loading = [
             self._calls.call_role(role, "load_state", method, partial(arguments, role)) for role in self._roles()
@@ -115,25 +127,12 @@ class RayStates(ABC):
             counts, payloads = _payloads_of(pending, group, rank)
             return folder, plan, counts, *payloads
 
-        refs_by_group = {
-            name: self._calls.call_each(name, "saving queues", "save_queues", partial(arguments, name))
-            for name in self._groups
-        }
-        files = iter(self._calls.wait_for([ref for refs in refs_by_group.values() for ref in refs]))
-        return {name: [next(files) for _ in refs] for name, refs in refs_by_group.items()}
+        return self._call_all("saving queues", "save_queues", arguments)
 
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load all ranks at once; HF807 after a deadline."""
         self.begin()
-
-        def arguments(group: str, rank: int) -> tuple[Any, ...]:
-            return folder, plan, dict(files[group][rank])
-
-        loading = [
-            self._calls.call_each(name, "loading queues", "load_queues", partial(arguments, name))
-            for name in self._groups
-        ]
-        self._calls.wait_for([ref for refs in loading for ref in refs])
+        self._call_all("loading queues", "load_queues", lambda group, rank: (folder, plan, dict(files[group][rank])))
 
     def copy_states(self, peers: bool) -> dict[str, list[Copied]]:
         """References to the states of all ranks, which processes copy before their next call."""
@@ -178,11 +177,9 @@ class RayStates(ABC):
         """
         self.begin()
         nodes = live_nodes()
-
-        def arguments(role: str, rank: int) -> tuple[Any, ...]:
-            return role, copies[self._calls.group_of(role)][rank].reachable(nodes)
-
-        self._load_states("restore", arguments)
+        self._load_states(
+            "restore", lambda role, rank: (role, copies[self._calls.group_of(role)][rank].reachable(nodes))
+        )
 
     def restore_queues(
         self,
@@ -198,17 +195,13 @@ class RayStates(ABC):
             counts, payloads = _payloads_of(pending, group, rank)
             return plan, copies[group][rank].reachable(nodes), counts, *payloads
 
-        restoring = [
-            self._calls.call_each(name, "loading queues", "restore_queues", partial(arguments, name))
-            for name in self._groups
-        ]
-        self._calls.wait_for([ref for refs in restoring for ref in refs])
+        self._call_all("loading queues", "restore_queues", arguments)
 
     def record(self, folder: str | None) -> None:
         """Have every process write the calls of the next steps; HF807 for a process that is not ready in time."""
         self.driver.record(folder)
         self.begin()
-        self._call_all("beginning to record", "record", folder)
+        self._call_all("beginning to record", "record", same(folder))
 
     def digests(self, sync: VerifiedSync, role: str, dtypes: DTypes | None, exported: bool) -> list[Digests | None]:
         """The digests of all ranks at once; HF806 if a role's ``held_weights()`` raises, HF807 after a deadline."""

@@ -42,56 +42,76 @@ class FlatState:
         return digest.hexdigest()
 
 
-def flatten_state(state: Any, subject: str, copies: bool = False) -> FlatState:
+def flatten_state(state: Any, subject: str, *, copies: bool = False) -> FlatState:
     """A state as tensors on the CPU and JSON; shared memory appears once. With ``copies``, steps do not change it.
 
     Raises:
         CheckpointError: HF908 if it holds anything but dicts, lists, tuples, tensors and plain values.
     """
-    import torch
+    flattener = _Flattener(subject, copies=copies)
+    skeleton = json.dumps(flattener.plain(state, ""))
+    return FlatState(flattener.tensors, skeleton)
 
-    tensors: dict[str, torch.Tensor] = {}
-    names: dict[Any, str] = {}
-    memory: set[int] = set()
 
-    def tensor(value: Any, path: str) -> dict[str, str]:
-        value = value.detach()
-        value = value.to_local() if hasattr(value, "to_local") else value  # a DTensor: this rank's shard
-        if value.layout is not torch.strided:
-            raise _unsupported(subject, path, f"a tensor of layout {value.layout}")
-        key = (value.device, value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
-        if value.numel() == 0 or key not in names:
-            name = path or "state"
-            while name in tensors:
-                name += "_"
-            flat = value.to("cpu", memory_format=torch.contiguous_format).contiguous()
-            address = flat.untyped_storage().data_ptr()
-            shared = copies and address == value.untyped_storage().data_ptr()
-            # safetensors refuses two views of one memory
-            tensors[name] = flat.clone() if shared or address in memory else flat
-            memory.add(address)
-            names[key] = name
-        return {"$tensor": names[key]}
+class _Flattener:
+    """Collects the ``tensors`` of a state, by their paths in it, and gives what remains of its parts."""
 
-    def plain(value: Any, path: str) -> Any:
+    def __init__(self, subject: str, *, copies: bool) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._subject, self._copies = subject, copies
+        self._names: dict[Any, str] = {}  # by the memory of a tensor and its form
+        self._memory: set[int] = set()
+
+    def plain(self, value: Any, path: str) -> Any:
+        """A part of a state as JSON, in which a tensor is a reference to its name."""
+        import torch
+
         if isinstance(value, torch.Tensor):
-            return tensor(value, path)
+            return {"$tensor": self._collect(value.detach(), path)}
         if isinstance(value, Mapping):
-            for key in value:
-                if type(key) not in PLAIN_TYPES:
-                    raise _unsupported(subject, path, f"a key of type {type(key).__name__}")
-            inner = {key: plain(entry, f"{path}/{key}" if path else str(key)) for key, entry in value.items()}
-            simple = all(isinstance(key, str) and not key.startswith("$") for key in inner)
-            return inner if simple else {"$dict": [[key, entry] for key, entry in inner.items()]}
+            return self._plain_dict(value, path)
         if isinstance(value, (list, tuple)):
-            items = [plain(entry, f"{path}/{i}" if path else str(i)) for i, entry in enumerate(value)]
+            items = [self.plain(entry, f"{path}/{i}" if path else str(i)) for i, entry in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
         if type(value) in PLAIN_TYPES:
             return value
-        raise _unsupported(subject, path, f"a {type(value).__name__}")
+        raise _unsupported(self._subject, path, f"a {type(value).__name__}")
 
-    skeleton = json.dumps(plain(state, ""))
-    return FlatState(tensors, skeleton)
+    def _plain_dict(self, value: Mapping[Any, Any], path: str) -> dict[str, Any]:
+        for key in value:
+            if type(key) not in PLAIN_TYPES:
+                raise _unsupported(self._subject, path, f"a key of type {type(key).__name__}")
+        entries = {key: self.plain(entry, f"{path}/{key}" if path else str(key)) for key, entry in value.items()}
+        is_json = all(isinstance(key, str) and not key.startswith("$") for key in entries)
+        return entries if is_json else {"$dict": [[key, entry] for key, entry in entries.items()]}
+
+    def _collect(self, value: Any, path: str) -> str:
+        """Collect a tensor, unless an equal view of its memory has been; return its name."""
+        import torch
+
+        value = value.to_local() if hasattr(value, "to_local") else value  # a DTensor: this rank's shard
+        if value.layout is not torch.strided:
+            raise _unsupported(self._subject, path, f"a tensor of layout {value.layout}")
+        key = (value.device, value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
+        if value.numel() > 0 and key in self._names:
+            return self._names[key]
+        name = path or "state"
+        while name in self.tensors:
+            name += "_"
+        self.tensors[name] = self._on_host(value)
+        self._names[key] = name
+        return name
+
+    def _on_host(self, value: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor on the CPU, in memory that no other one has: safetensors refuses two views of one."""
+        import torch
+
+        flat = value.to("cpu", memory_format=torch.contiguous_format).contiguous()
+        address = flat.untyped_storage().data_ptr()
+        is_view = address == value.untyped_storage().data_ptr()
+        taken = address in self._memory or (self._copies and is_view)
+        self._memory.add(address)
+        return flat.clone() if taken else flat
 
 
 def _unsupported(subject: str, path: str, kind: str) -> CheckpointError:
@@ -169,7 +189,7 @@ def worker_state(role: str, worker: Any, copies: bool) -> FlatState | None:
     """A worker's current state; with ``copies`` it does not change while steps run. None without a state."""
     if not has_state(role, worker):
         return None
-    return flatten_state(worker.state(), f"role '{role}' ({type(worker).__name__})", copies)
+    return flatten_state(worker.state(), f"role '{role}' ({type(worker).__name__})", copies=copies)
 
 
 class StateWriter:
