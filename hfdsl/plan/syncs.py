@@ -107,18 +107,16 @@ class SyncTraffic:
 
 def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[SyncTraffic]:
     """The syncs of a plan with declared layouts and parameters, and the weights that roles reshard within a method."""
-    run = {step.node: step for step in plan.steps}
+    loads = {step.node: step for step in plan.steps}
     exchanged = exchanges(plan, dependencies(plan))
     direct_groups = planned_topology(plan).direct_groups
     for sync in weight_syncs(plan.graph, plan.deployment):
-        load = run.get(sync.target.node.id)
+        load = loads.get(sync.target.node.id)
         scheduled = None if load is None else load.sync
         schedule = _schedule(plan, sync) if scheduled is None else scheduled.schedule
         if schedule is None:
             continue
-        together = scheduled is not None and scheduled.broadcast  # what one rank sends, all receive
-        moved, busiest = sum(schedule.received), max((*schedule.received, *(() if together else schedule.sent)))
-        buckets = len(schedule.buckets) if moved else 0
+        is_broadcast = scheduled is not None and scheduled.broadcast  # what one rank sends, all receive
         at_once = (
             load is not None
             and load.node not in exchanged
@@ -126,15 +124,14 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             and goes_direct(plan, direct_groups, sync.source.node.id, load.group)
         )
         by_bucket = load is not None and load.node in exchanged
-        deltas = by_bucket and scheduled is not None and scheduled.deltas
-        peak, leaving = max(map(add, schedule.needed, schedule.received) if at_once else schedule.peak), 0
-        if deltas:
-            largest = largest_bucket(schedule)
-            leaving = delta_bytes(largest, "exports")
-            peak = max(schedule.needed) + delta_bytes(largest, "loads")
+        if by_bucket and scheduled is not None and scheduled.deltas:
+            buffers = _Buffers.of_changes(schedule)
         elif by_bucket:
-            leaving, arriving = _buffers(sync, schedule, together)
-            peak = max(schedule.needed) + arriving
+            buffers = _Buffers.of_buckets(sync, schedule, is_broadcast)
+        else:
+            buffers = _Buffers.at_once(schedule) if at_once else _Buffers(peak=max(schedule.peak))
+        moved, busiest = sum(schedule.received), max((*schedule.received, *(() if is_broadcast else schedule.sent)))
+        buckets = len(schedule.buckets) if moved else 0
         yield SyncTraffic(
             state=sync.state,
             source=sync.source.node.label,
@@ -144,13 +141,13 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             needed=max(schedule.needed),
             received=max(schedule.received),
             redundant=_redundant(sync, schedule),
-            peak=peak,
+            peak=buffers.peak,
             moved=moved,
             buckets=buckets,
             gathers=bool(schedule.gather_groups),
-            copied=ceil(max(schedule.sent)) if at_once else 0,
-            leaving=leaving,
-            kept=ceil(max(schedule.sent_once)) if deltas else 0,
+            copied=buffers.copied,
+            leaving=buffers.leaving,
+            kept=buffers.kept,
             seconds=buckets * LATENCY_SECONDS + busiest / _bandwidth(plan, sync, bandwidths),
         )
     yield from _reshardings(plan, bandwidths)
@@ -219,24 +216,52 @@ def _schedule(plan: Plan, sync: WeightSync) -> Schedule | None:
     return schedule if parameters else None
 
 
-def _buffers(sync: WeightSync, schedule: Schedule, broadcast: bool) -> tuple[int, int]:
-    """The bytes of the buffers in which weights leave and arrive, of the rank with most of them on each side."""
-    source, target = sync.source, sync.target
-    held, needed = source.layout(), target.layout()
-    pairs = list(sync.pairs(held, needed)) if held is not None and needed is not None else []
-    by_gpu = source.placement.pool.use_gpu and target.placement.pool.use_gpu
-    leaves = {
-        loaded.name
-        for exported, loaded in pairs
-        if source.parameters and exported.contiguous and exported.dtype == loaded.dtype
-    }
-    arrives = {loaded.name for _, loaded in pairs if target.parameters and loaded.contiguous}
-    # Without GPUs on one side, what the other one has on its own goes through host memory.
-    leaves, arrives = (
-        names if side.placement.pool.use_gpu == by_gpu else set()
-        for side, names in ((source, leaves), (target, arrives))
-    )
-    return buffer_bytes(schedule, "exports", leaves, broadcast=broadcast), buffer_bytes(schedule, "loads", arrives)
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """The memory of a sync, in bytes of the rank with most of it; the fields are those of ``SyncTraffic``."""
+
+    peak: int
+    copied: int = 0
+    leaving: int = 0
+    kept: int = 0
+
+    @classmethod
+    def at_once(cls, schedule: Schedule) -> _Buffers:
+        """Of a sync whose readers read copies of all their parts at once."""
+        return cls(max(map(add, schedule.needed, schedule.received)), copied=ceil(max(schedule.sent)))
+
+    @classmethod
+    def of_changes(cls, schedule: Schedule) -> _Buffers:
+        """Of an exchange of changed words alone."""
+        largest = largest_bucket(schedule)
+        return cls(
+            max(schedule.needed) + delta_bytes(largest, "loads"),
+            leaving=delta_bytes(largest, "exports"),
+            kept=ceil(max(schedule.sent_once)),
+        )
+
+    @classmethod
+    def of_buckets(cls, sync: WeightSync, schedule: Schedule, is_broadcast: bool) -> _Buffers:
+        """Of an exchange, in which weights leave and arrive bucket by bucket."""
+        source, target = sync.source, sync.target
+        held, needed = source.layout(), target.layout()
+        pairs = list(sync.pairs(held, needed)) if held is not None and needed is not None else []
+        by_gpu = source.placement.pool.use_gpu and target.placement.pool.use_gpu
+        leaves = {
+            loaded.name
+            for exported, loaded in pairs
+            if source.parameters and exported.contiguous and exported.dtype == loaded.dtype
+        }
+        arrives = {loaded.name for _, loaded in pairs if target.parameters and loaded.contiguous}
+        # Without GPUs on one side, what the other one has on its own goes through host memory.
+        leaves, arrives = (
+            names if side.placement.pool.use_gpu == by_gpu else set()
+            for side, names in ((source, leaves), (target, arrives))
+        )
+        return cls(
+            max(schedule.needed) + buffer_bytes(schedule, "loads", arrives),
+            leaving=buffer_bytes(schedule, "exports", leaves, broadcast=is_broadcast),
+        )
 
 
 def _redundant(sync: WeightSync, schedule: Schedule) -> int:

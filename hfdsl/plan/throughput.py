@@ -122,40 +122,61 @@ def throughput(
     _check_calls(plan, "engine_utilization", engine_utilization or {}, 1)
     lags = [queue.lag or 0 if lag is None else lag for _, queue in plan.split.queues]
     calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
-    orders, shared = list(_orders(plan)), list(_devices(plan))
+    orders, servers = list(_orders(plan)), list(_servers_by_device(plan))
     at_once = {step.label: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
     in_engine = {label: (engine_utilization or {}).get(label, 1.0) for label in at_once}
     on_device = {label: (utilization or {}).get(label, 1.0) for label in calls}
-    work = {label: calls[label] * part for label, part in on_device.items()}
-    work |= {label: work[label] * max(part, 1 / at_once[label]) for label, part in in_engine.items()}
     cycles = [_busy(calls, order) for order in orders]
     for label, number in at_once.items():
         cycles += [Cycle((label,), calls[label], number), Cycle((label,), calls[label] * in_engine[label], 1)]
-    cycles += [_busy(work, [label for labels in servers for label in labels]) for servers in shared]
+    work = {label: calls[label] * part for label, part in on_device.items()}
+    work |= {label: work[label] * max(part, 1 / at_once[label]) for label, part in in_engine.items()}
+    cycles += [_busy(work, [label for labels in of_device for label in labels]) for of_device in servers]
     busiest = max(cycles, key=lambda cycle: cycle.ratio, default=Cycle((), 0.0, 1))
-    ends = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
-    if ends != [*pairwise(range(plan.split.count))]:
-        return Throughput(busiest, None)
+    ends_of_queues = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
+    if ends_of_queues != [*pairwise(range(plan.split.count))]:
+        return Throughput(busiest, None)  # stages are no chain
     overlapping = {TokenEdge(label, label, number) for label, number in at_once.items()}
-    edges = {*_order_edges(orders), *overlapping, *_fences(plan)}
-    reads = [(*read, 0) for read in _reads(plan)]
-    results = [(ends, stage, len(lags), 1) for ends, stage in _results(plan)]
-
-    def graph(lags: Sequence[int | None]) -> MarkedGraph:
-        """The rounds of the plan with these lags from stage to stage; a queue without one never makes a reader wait."""
-        paths = [(ends, lags[first:last], rounds) for ends, first, last, rounds in (*reads, *results)]
-        data = {
-            TokenEdge(*ends, sum(lag or 0 for lag in path) + rounds) for ends, path, rounds in paths if None not in path
-        }
-        return MarkedGraph(calls, tuple(edges | data))
-
-    fastest = _slowest(graph([None] * len(lags)), busiest)
+    rounds = _Rounds(calls, frozenset({*_order_edges(orders), *overlapping, *_fences(plan)}), tuple(_paths(plan)))
+    fastest = _slowest(rounds.graph([None] * len(lags)), busiest)
     enough = 0
-    while graph([enough] * len(lags)).slower_cycle(fastest.ratio) is not None:
+    while rounds.graph([enough] * len(lags)).slower_cycle(fastest.ratio) is not None:
         enough += 1
     timed = {label: part for label, part in on_device.items() if calls[label]}
-    enough_lag = None if _slowed(at_once, in_engine, timed, shared) else enough
-    return Throughput(_slowest(graph(lags), fastest), enough_lag)
+    enough_lag = None if _slowed(at_once, in_engine, timed, servers) else enough
+    return Throughput(_slowest(rounds.graph(lags), fastest), enough_lag)
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A value from a call to one that waits for it, through the queues from stage ``first`` to stage ``last``.
+
+    With lags of 0 it arrives ``rounds`` rounds after its own.
+    """
+
+    source: str
+    target: str
+    first: int
+    last: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """The rounds of a plan, in which each call runs once: edges that no lag changes, and the paths of values."""
+
+    calls: Mapping[str, float]
+    fixed: frozenset[TokenEdge]
+    paths: tuple[_Path, ...]
+
+    def graph(self, lags: Sequence[int | None]) -> MarkedGraph:
+        """The graph with these lags from stage to stage; a queue without one never makes a reader wait."""
+        waits = {
+            TokenEdge(path.source, path.target, sum(lag or 0 for lag in through) + path.rounds)
+            for path in self.paths
+            if None not in (through := lags[path.first : path.last])
+        }
+        return MarkedGraph(self.calls, tuple(self.fixed | waits))
 
 
 def _check_calls(plan: Plan, subject: str, numbers: Mapping[str, float], most: float) -> None:
@@ -173,13 +194,13 @@ def _slowed(
     at_once: Mapping[str, int],
     engine_utilization: Mapping[str, float],
     utilization: Mapping[str, float],
-    shared: Iterable[Sequence[Sequence[str]]],
+    servers_by_device: Iterable[Sequence[Sequence[str]]],
 ) -> bool:
     """Whether calls with a ``utilization`` may slow each other down in their engines or on their devices."""
     if any(number * engine_utilization[label] > 1 for label, number in at_once.items() if label in utilization):
         return True
-    using = ([any(utilization.get(label) for label in labels) for labels in servers] for servers in shared)
-    return any(sum(servers) > 1 for servers in using)
+    using = ([any(map(utilization.get, labels)) for labels in servers] for servers in servers_by_device)
+    return any(sum(are_used) > 1 for are_used in using)
 
 
 def _slowest(graph: MarkedGraph, slowest: Cycle) -> Cycle:
@@ -224,8 +245,8 @@ def _orders(plan: Plan) -> Iterator[list[str]]:
     yield from calls.values()
 
 
-def _devices(plan: Plan) -> Iterator[list[list[str]]]:
-    """By device its calls, in lists of those that run one after another, or at once in one engine."""
+def _servers_by_device(plan: Plan) -> Iterator[list[list[str]]]:
+    """By device the calls of each process there, which run one after another, and of each engine, which run at once."""
     pools = {group.name: devices(group.pool) for group in plan.groups}
     calls: dict[tuple[str, int], dict[tuple[str, int | None], list[str]]] = {}
     for step in _in_order(plan):
@@ -236,20 +257,15 @@ def _devices(plan: Plan) -> Iterator[list[list[str]]]:
     yield from (list(servers.values()) for servers in calls.values())
 
 
-def _reads(plan: Plan) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """The reads between calls, each with the stages of both."""
+def _paths(plan: Plan) -> Iterator[_Path]:
+    """The reads between calls, and the results, which come before all calls of the round after the last stage's."""
     steps = {step.node: step for step in plan.steps}
     for step in plan.steps:
         for source in {node for node, _ in columns_read(plan.graph, step.node)} & steps.keys():
-            yield (steps[source].label, step.label), plan.split.of[source], plan.split.of[step.node]
-
-
-def _results(plan: Plan) -> Iterator[tuple[tuple[str, str], int]]:
-    """From the calls that make results, each with its stage, to all calls of the round after that of the last stage."""
-    steps = {step.node: step for step in plan.steps}
+            yield _Path(steps[source].label, step.label, plan.split.of[source], plan.split.of[step.node], rounds=0)
     for source in {node for ref in plan.graph.output.refs() for node in _makers(plan, ref.node)} & steps.keys():
         for step in plan.steps:
-            yield (steps[source].label, step.label), plan.split.of[source]
+            yield _Path(steps[source].label, step.label, plan.split.of[source], plan.split.count - 1, rounds=1)
 
 
 def _makers(plan: Plan, node: int) -> Iterator[int]:
