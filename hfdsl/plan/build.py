@@ -1,4 +1,16 @@
-"""Compilation: from a checked program to its plan."""
+"""Compilation: from a checked program to its plan.
+
+A worked example, 320 rows in groups of 5. The actor has ``Mesh(dp=4, tp=2)``, the reward two ranks with ``DP_PROTO``::
+
+    call               runs on             chunks  its result is on
+    actor.generate     actor ranks 0 to 7  4       the actor ranks with tp = 0: 0, 2, 4, 6
+    reward.score       reward ranks 0, 1   2       both
+    group_advantages   reward ranks 0, 1   2       both, since 10 divides the 320 rows: each chunk has whole groups
+    actor.update       actor ranks 0 to 7  4       as generate
+
+A function goes where most of its input is. ``repeat``, mini-batches and records of columns are no steps: readers look
+through them (``reading.py``).
+"""
 
 from __future__ import annotations
 
@@ -139,11 +151,11 @@ def _plan(context: Context, report: Report, switches: Optimize, queues: frozense
 
 def _numbered(steps: list[Step]) -> list[Step]:
     """Several calls of one method get numbers: ``actor.update#1``, ``actor.update#2``."""
-    total, seen = Counter(step.label for step in steps), Counter[str]()
+    total, numbers = Counter(step.label for step in steps), Counter[str]()
     numbered = []
     for step in steps:
-        seen[step.label] += 1
-        label = f"{step.label}#{seen[step.label]}" if total[step.label] > 1 else step.label
+        numbers[step.label] += 1
+        label = f"{step.label}#{numbers[step.label]}" if total[step.label] > 1 else step.label
         numbered.append(replace(step, label=label))
     return numbered
 

@@ -2,7 +2,15 @@
 
 Which rows a step reads may depend on a runtime query, such as a filter. A step is *ready* once the results of all
 queries that it depends on are in the row table, and *pending* before. What ready steps read is known row by row; of
-pending ones, only which columns of which values.
+pending ones, only which columns of which values. In ``actor.update(hf.filter(rollout, critic.accept(rollout)))``::
+
+    step      before the filter has run               after it
+    generate  ready: reads its prompts                the same
+    accept    ready: reads the rows of its chunks     the same
+    update    pending: reads columns of the rollout   ready: reads the kept rows of its chunk
+
+Generate sends before anybody knows which rows update reads. So the columns that update reads leave whole
+(``RoutingContext.whole_columns``), before the filter as after it: the ranks that sent them are not called again.
 """
 
 from __future__ import annotations

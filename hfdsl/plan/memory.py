@@ -1,4 +1,17 @@
-"""Memory: the most bytes of columns that each process holds within a step, and what leaves it."""
+"""Memory: the most bytes of columns that each process holds within a step, and what leaves it.
+
+A worked example: a rank of an actor generates 8 rows of 1,000 bytes from prompts of 100 bytes, and later updates on
+them with advantages of 4 bytes::
+
+    segment    event                         holds
+    generate   receives 8 prompts              800
+               keeps the rollout             8,800    the most
+               drops the prompts             8,000    nothing here reads them any more
+    update     receives 8 advantages         8,032
+
+These events are those of the rank's ``Store``, in the same order, so the run holds as much. Tensors that bodies make
+for themselves are not counted.
+"""
 
 from __future__ import annotations
 

@@ -91,6 +91,6 @@ def _without_offload(plan: Plan, resident: ResidentMemory) -> list[GpuMemory]:
 
 
 def _sum(amounts: Collection[GpuMemory]) -> str:
-    part, gib = total(a.fraction for a in amounts), total(a.gib for a in amounts)
+    part, gib = total(amount.fraction for amount in amounts), total(amount.gib for amount in amounts)
     parts = [f"{float(part * 100):g}%"] if part else []
     return " and ".join([*parts, *([f"{float(gib):g} GiB"] if gib or not part else [])])

@@ -197,15 +197,11 @@ def segments(
         if step.node not in received:
             continue
         last = by_number.get(open_segment.get(step.group, -1))
-        short = step.node in short_steps
         if (
             last is not None
             and plan.optimize.fusion
-            and step_deadline(plan, step) is None
-            and step_deadline(plan, last.steps[0]) is None  # one with a deadline is a segment of its own
-            and not plan.loads_in_flight(step)
-            and not plan.loads_in_flight(last.steps[0])
-            and _may_join(step, last, waits, received, readers, short, plan.split.of)
+            and _may_share_call(plan, waits, received, last, step)
+            and (step.node in short_steps or _delays_nobody(waits, readers, last, step))
         ):
             ranks = tuple(sorted({*last.ranks, *step.ranks}))
             by_number[last.number] = replace(last, steps=(*last.steps, step), ranks=ranks)
@@ -236,29 +232,30 @@ def _remote_readers(plan: Plan, waits: Dependencies, received: Mapping[int, froz
     return readers
 
 
-def _may_join(
-    step: Step,
-    segment: Segment,
-    waits: Dependencies,
-    received: Mapping[int, frozenset[int]],
-    readers: Mapping[int, set[int]],
-    short: bool,
-    stages: Sequence[int],
+def _may_share_call(
+    plan: Plan, waits: Dependencies, received: Mapping[int, frozenset[int]], segment: Segment, step: Step
 ) -> bool:
-    """Whether a segment can take in a step without anybody waiting longer, as the head of this file argues."""
+    """Whether a step can run in the call of a segment, which then begins no later and is submitted no later."""
+    first, stage_of = segment.steps[0], plan.split.of
     if step.group == DRIVER or step.custom or segment.custom:
         return False
-    if waits.queries[step.node] != waits.queries[segment.number] or stages[step.node] != stages[segment.number]:
+    # A step with a deadline, or that loads weights in flight, is a segment of its own.
+    if any(step_deadline(plan, either) is not None or plan.loads_in_flight(either) for either in (step, first)):
         return False
-    if not short and any(earlier.ranks != step.ranks for earlier in segment.steps):
+    if waits.queries[step.node] != waits.queries[segment.number] or stage_of[step.node] != stage_of[segment.number]:
         return False
     # The step's inputs exist when the segment begins. Nodes without a bit are the caller's inputs.
     present = frozenset().union(*(received[earlier.node] for earlier in segment.steps))
     ended = waits.before[segment.number]
-    if any(node in waits.before and not ended >> node & 1 for node in received[step.node] - present):
-        return False
-    # Readers elsewhere of what the segment makes wait for the step in any case.
-    return short or all(
+    return all(node not in waits.before or ended >> node & 1 for node in received[step.node] - present)
+
+
+def _delays_nobody(waits: Dependencies, readers: Mapping[int, set[int]], segment: Segment, step: Step) -> bool:
+    """Whether no rank, and no reader elsewhere, waits longer for a segment that a step joins.
+
+    The segment has the ranks of the step, and readers elsewhere of what it makes wait for the step in any case.
+    """
+    return all(earlier.ranks == step.ranks for earlier in segment.steps) and all(
         waits.before[reader] >> step.node & 1 for earlier in segment.steps for reader in readers.get(earlier.node, ())
     )
 

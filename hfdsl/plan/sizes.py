@@ -26,12 +26,12 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
         if at_most:
             _within(name, column, dim, length, sizes)
             continue
-        bound = {atom: constant(n) for atom, n in sizes.items()}
+        bound = {atom: constant(size) for atom, size in sizes.items()}
         for atom, size in (solve(dim, constant(length), bound) or {}).items():
             sizes[atom] = int(size.value or 0)
             origin[atom] = f"input '{name}' has"
         if all(atom in sizes for atom in dim.atoms) and evaluate(dim, sizes) != length:
-            why = ", ".join(f"{origin[a]} {a.__name__} = {sizes[a]}" for a in dim.atoms)
+            why = ", ".join(f"{origin[atom]} {atom.__name__} = {sizes[atom]}" for atom in dim.atoms)
             raise SizeError(
                 "HF302", f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, sizes)} ({why})"
             )

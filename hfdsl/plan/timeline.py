@@ -217,8 +217,8 @@ class TraceFile:
         self._between = ",\n"
         ends = _ends((timeline.stages[call.name], call) for call in timeline.calls if call.name in timeline.stages)
         for stage in ends.keys() & {before + 1 for before in ends}:
-            (_, put), (taken, _) = ends[stage - 1], ends[stage]
-            self._queued.setdefault((timeline.plan, stage), []).extend([(put, 1), (max(put, taken), -1)])
+            (_, put_in), (taken, _) = ends[stage - 1], ends[stage]
+            self._queued.setdefault((timeline.plan, stage), []).extend([(put_in, 1), (max(put_in, taken), -1)])
 
     def close(self) -> None:
         """End the file."""

@@ -19,8 +19,8 @@ def goes_direct(plan: Plan, direct_groups: frozenset[str], node: int, reader: st
     """Whether a node's result bypasses the object store on its way to the processes of a group that it can reach."""
     op = plan.node(node).op
     stored = isinstance(op, RoleCall) and plan.deployment[op.role].transport == "object store"
-    both = reader in direct_groups and plan.layouts[node].group in direct_groups
-    return plan.optimize.direct and not stored and both
+    are_linked = reader in direct_groups and plan.layouts[node].group in direct_groups
+    return plan.optimize.direct and not stored and are_linked
 
 
 def keeps_mapped(plan: Plan) -> bool:
