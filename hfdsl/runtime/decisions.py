@@ -52,7 +52,8 @@ class Decision:
 def dispatch_decision(before: QueueState, after: QueueState) -> Decision:
     """The dispatch between two states."""
     groups = [after.groups[number] for number in range(before.dispatched, after.dispatched)]
-    return Decision("dispatch", after.spec.name, before.version, _numbers(groups), tuple(g.prompt for g in groups))
+    prompts = tuple(group.prompt for group in groups)
+    return Decision("dispatch", after.spec.name, before.version, _numbers(groups), prompts)
 
 
 def drop_decisions(after: QueueState) -> list[Decision]:

@@ -142,19 +142,19 @@ class DigestLayouts:
 
 def _part_layout(name: str, piece: HeldPart, dtype: str | None, kind: tuple[Any, ...]) -> _PartLayout:
     computed, box = isinstance(piece, ComputedPart), piece.box
-    held = piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype
-    wanted: torch.dtype = held if dtype is None else getattr(torch, dtype)
-    size, offset = min(wanted.itemsize, WORD_BYTES), [start for start, _ in box]
-    starts = (*offset[:-1], offset[-1] * wanted.itemsize // WORD_BYTES) if offset else (0,)
+    held_as = piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype
+    read_as: torch.dtype = held_as if dtype is None else getattr(torch, dtype)
+    size, offset = min(read_as.itemsize, WORD_BYTES), [start for start, _ in box]
+    starts = (*offset[:-1], offset[-1] * read_as.itemsize // WORD_BYTES) if offset else (0,)
     words = None
-    if not computed and offset and held == wanted:
+    if not computed and offset and held_as == read_as:
         last, lanes = piece.tensor.shape[-1], WORD_BYTES // size
         if piece.tensor.is_contiguous() and offset[-1] % lanes == 0 and last % lanes == 0:
-            words = (*piece.tensor.shape[:-1], last * wanted.itemsize // WORD_BYTES)
+            words = (*piece.tensor.shape[:-1], last * read_as.itemsize // WORD_BYTES)
     return _PartLayout(
         kind=kind,
-        place=(name, box, str(wanted).removeprefix("torch.")),
-        dtype=wanted,
+        place=(name, box, str(read_as).removeprefix("torch.")),
+        dtype=read_as,
         offset=offset,
         starts=starts,
         words=words,

@@ -163,10 +163,10 @@ def late_ranks(processes: Mapping[Process, WatchedProcess | None], running: Mapp
     ``running`` are the calls that processes had not ended; where none is known, all processes are looked at.
     """
     names = [process for process in processes if process in running or not running]
-    seen = stacks({index: processes[name] for index, name in enumerate(names)})
+    frames = stacks({index: processes[name] for index, name in enumerate(names)})
     lines = []
     for index, name in enumerate(names):
-        place, doing = _doing(seen.get(index))
+        place, doing = _doing(frames.get(index))
         if doing is not None:
             call = running.get(name)
             since = call.time if call is not None else math.inf
@@ -191,10 +191,10 @@ def _doing(frames: Sequence[Frame] | None) -> tuple[int, str | None]:
     body = frames[: callers.index(True)]
     if not body:
         return 1, "is about to begin or to end its call"
-    own = [frame for frame in body if not _waits(frame)]
-    outer = own[-1] if own else body[-1]
+    working = [frame for frame in body if not _waits(frame)]
+    outer = working[-1] if working else body[-1]
     if any(map(_waits, body)):
-        return 2, f"waits for other ranks, in {own[0] if own else outer}"
+        return 2, f"waits for other ranks, in {working[0] if working else outer}"
     return 1, f"runs {outer}" + (f", in {body[0]}" if body[0] != outer else "")
 
 

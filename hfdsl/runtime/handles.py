@@ -31,7 +31,7 @@ from hfdsl.plan.payloads import PayloadKey
 class HandleTable:
     """Handles by payload, with the number of outstanding reads; without ``drop`` all are kept."""
 
-    def __init__(self, drop: bool) -> None:
+    def __init__(self, *, drop: bool) -> None:
         self._drops = drop
         self._handles: dict[PayloadKey, Any] = {}
         self._reads_left: Counter[PayloadKey] = Counter()

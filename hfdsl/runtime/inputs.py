@@ -42,7 +42,9 @@ def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batc
     """
     nodes = {node.op.name: node for node in plan.graph.inputs if isinstance(node.op, Input)}
     by_name = dict(zip(nodes, batches, strict=False)) | dict(named)
-    takes = ", ".join(f"{n}: {node.op.record.__name__}" for n, node in nodes.items() if isinstance(node.op, Input))
+    takes = ", ".join(
+        f"{name}: {node.op.record.__name__}" for name, node in nodes.items() if isinstance(node.op, Input)
+    )
     if len(batches) > len(nodes):
         raise WiringError("HF202", f"'{plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
     for name in named:

@@ -71,7 +71,7 @@ class Processes:
             self.syncs.forget()
             self.digest_exports(backend)
 
-    def go_on_recording(self) -> None:
+    def continue_recording(self) -> None:
         """Have replacement processes continue the recording."""
         if self.recording is not None and self.backend is not None and self.recording[1] != self.generation:
             folder, _ = self.recording

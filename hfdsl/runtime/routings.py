@@ -86,7 +86,8 @@ class Routings:
     def _inline_inputs(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
         """The inputs so small that the average share of a rank of the first step travels with its call."""
         readers = sum(len(step.ranks) for step in self._plan.steps[:1])
-        return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL_PAYLOAD_BYTES)
+        most = readers * SMALL_PAYLOAD_BYTES
+        return frozenset(node for node, batch in inputs.items() if bytes_of(batch.__hf_columns__) <= most)
 
     def _find_short_steps(self) -> frozenset[int]:
         """The steps whose slowest rank took less time than a call, in the fastest of the measured steps.

@@ -333,7 +333,7 @@ class Running:
         return result
 
     def _run_again(self, inputs: Mapping[int, Any]) -> Any:
-        self._processes.go_on_recording()
+        self._processes.continue_recording()
         return self._runner.run_again(inputs)
 
     def stream(

@@ -205,8 +205,8 @@ class StepRun:
         driver_keys = [key for payloads in (self.routes.result, *queried) for key in payloads]
         keys.setdefault(DRIVER_PROCESS, {}).update(dict.fromkeys(driver_keys))
         return {
-            process: [self._handles[key] for key in wanted if key in self._handles and key[0] != CALLER]
-            for process, wanted in keys.items()
+            process: [self._handles[key] for key in of_process if key in self._handles and key[0] != CALLER]
+            for process, of_process in keys.items()
         }
 
     def saved(self, number: int) -> SavedStep:

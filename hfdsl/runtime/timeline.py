@@ -149,8 +149,8 @@ def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
         sizes = zip(task.sends, result.payload_bytes, strict=False)
         sent += [(payload, (result.group, result.rank), result.stop, size) for payload, size in sizes]
     return {
-        payload.key: _SentPayload(payload_name(payload, labels), producer, left, size)
-        for payload, producer, left, size in sent
+        payload.key: _SentPayload(payload_name(payload, labels), producer, time, size)
+        for payload, producer, time, size in sent
     }
 
 

@@ -1,4 +1,14 @@
-"""Calls of a group: from arguments to the messages that travel to each rank."""
+"""Calls of a group: from arguments to the messages that travel to each rank.
+
+A worked example, calls by name on a group of two ranks::
+
+    group.execute_all_async("add", [1, 2], to=[10, 20])    rank 0: add(1, to=10)    rank 1: add(2, to=20)
+    group.execute_all_async("add", 1, to=10)               both: add(1, to=10)
+    group.execute_all_async("add", [1, 2], to=10)          HF411: a list beside a single value
+
+A ``Future`` among the arguments travels as the references of its parts, with a ``Recipe`` by which the worker joins and
+cuts them, so its rows never pass through the driver.
+"""
 
 from __future__ import annotations
 

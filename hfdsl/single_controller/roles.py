@@ -120,8 +120,12 @@ def check_arguments(signature: inspect.Signature, name: str, args: Sequence[Any]
     except TypeError as error:
         parameters = list(signature.parameters.values())
         for stray in [key for key in kwargs if key not in signature.parameters]:
-            open_ = [p.name for p in parameters[len(args) :] if p.default is p.empty and p.name not in kwargs]
-            hint = f"did you mean {open_[0]!r}?" if len(open_) == 1 else closest(stray, list(signature.parameters))
+            missing = [
+                parameter.name
+                for parameter in parameters[len(args) :]
+                if parameter.default is parameter.empty and parameter.name not in kwargs
+            ]
+            hint = f"did you mean {missing[0]!r}?" if len(missing) == 1 else closest(stray, list(signature.parameters))
             raise WiringError("HF202", f"{name}{signature} has no argument {stray!r}; {hint}") from None
         raise WiringError("HF203", f"{name}{signature} is called with the wrong arguments: {error}") from None
 

@@ -43,10 +43,10 @@ def slowdowns(utilizations: tuple[float, ...]) -> tuple[float, ...]:
     >>> slowdowns((0.5, 1.0)), slowdowns((0.5, 0.5)), slowdowns((1.0, 1.0, 1.0)), slowdowns((0.5, 0.0))
     ((1.5, 1.5), (1.25, 1.25), (3.0, 3.0, 3.0), (1.0, 1.0))
     """
-    every = _sum_over_sets(utilizations)
+    of_all = _sum_over_sets(utilizations)
     others = (utilizations[:process] + utilizations[process + 1 :] for process in range(len(utilizations)))
     # In one order, so that processes of one utilization have one slowdown, to the last bit.
-    return tuple([every / _sum_over_sets(tuple(sorted(rest))) for rest in others])
+    return tuple([of_all / _sum_over_sets(tuple(sorted(of_others))) for of_others in others])
 
 
 def _sum_over_sets(utilizations: tuple[float, ...]) -> float:

@@ -144,15 +144,19 @@ class Dispatched:
         return self.known.keys[request]
 
     def _holding(self, ranges: RowRanges, columns: Sequence[str] | None) -> tuple[PayloadKey, ...]:
-        wanted: dict[tuple[int, int, str], list[RowRanges]] = {}
+        ranges_read: dict[tuple[int, int, str], list[RowRanges]] = {}
         for read in self.reads(ranges, columns):
             for column in read.columns:
-                wanted.setdefault((read.node, read.chunk, column), []).append(read.rows or ())
-
-        def has_some(part: ColumnSlice) -> bool:
-            return any(_overlap(part.rows, rows) for rows in wanted.get((part.node, part.chunk, part.column), ()))
-
-        return tuple(key for key, (slices, _) in self.handles.items() if any(map(has_some, slices)))
+                ranges_read.setdefault((read.node, read.chunk, column), []).append(read.rows or ())
+        return tuple(
+            key
+            for key, (slices, _) in self.handles.items()
+            if any(
+                _overlap(part.rows, rows)
+                for part in slices
+                for rows in ranges_read.get((part.node, part.chunk, part.column), ())
+            )
+        )
 
     def contents(self, backend: Backend, groups: Iterable[int]) -> list[PayloadContent]:
         """The payloads with rows of these groups, fetched into this process."""
@@ -184,6 +188,6 @@ DRIVER_PAYLOAD: PayloadKey = (-2, DRIVER_RANK, 0)
 """The payload of data in the driver itself, such as columns of the caller's inputs."""
 
 
-def _overlap(held: RowRanges | None, wanted: Sequence[tuple[int, int]]) -> bool:
-    """Whether a slice has some of these rows."""
-    return held is None or any(max(a, c) < min(b, d) for a, b in held for c, d in wanted)
+def _overlap(held: RowRanges | None, ranges: RowRanges) -> bool:
+    """Whether a slice has some rows of these ranges."""
+    return held is None or any(max(start, first) < min(stop, last) for start, stop in held for first, last in ranges)

@@ -49,10 +49,10 @@ def _in_words(node: Node) -> str:
     read = [f"{ref.node}.{ref.column}" if ref.column else str(ref.node) for ref in node.refs]
     text = f"{node.label}({', '.join(read)})" if read else node.label
     if isinstance(node.op, Derived):
-        numbers = {own.name: getattr(node.op, own.name) for own in fields(node.op)}
+        options = {field.name: getattr(node.op, field.name) for field in fields(node.op)}
         words = [
-            f"{name}={getattr(n, '__name__', n)}"
-            for name, n in numbers.items()
+            f"{name}={getattr(option, '__name__', option)}"
+            for name, option in options.items()
             if name not in ("lag", "late", "record")
         ]
         return f"{text} of {', '.join(words)}" if words else text
@@ -73,9 +73,9 @@ def check_held_values(plan: Plan, saved: SavedStream) -> None:
         raise CheckpointError("HF905", text)
     _check_queues(plan, saved)
     pairs = zip_longest(saved.values, held_values(plan), fillvalue="nothing") if saved.values else ()
-    for was, here in pairs:
-        if was != here:
-            text = f"the stages in front of the queues of '{plan.name}' differ: '{was}' there, '{here}' here"
+    for former, current in pairs:
+        if former != current:
+            text = f"the stages in front of the queues of '{plan.name}' differ: '{former}' there, '{current}' here"
             raise CheckpointError("HF905", f"{text}; continue with the dataflow and the options that saved it")
 
 
@@ -93,13 +93,13 @@ def _check_queues(plan: Plan, saved: SavedStream) -> None:
         raise CheckpointError("HF905", f"{text}: {in_words}; {advice} saved it")
     if decides(plan) != (saved.decided is not None):
         steps, groups = "take whole steps in order", "take groups of several steps"
-        was, here = (steps, groups) if decides(plan) else (groups, steps)
+        took, take = (steps, groups) if decides(plan) else (groups, steps)
         advice = (
             "give compile the dims= of the run that saved it"
             if declared == former
             else f"{in_words}; {advice} saved it"
         )
-        raise CheckpointError("HF905", f"{text}: they {was} there, and {here} here; {advice}")
+        raise CheckpointError("HF905", f"{text}: they {took} there, and {take} here; {advice}")
     tests_groups = len(declared) == 1 and declared[0][1] != "wait"
     keep = (late == was_late and lag >= was for (lag, late), (was, was_late) in zip(declared, former, strict=True))
     if not tests_groups and not all(keep):

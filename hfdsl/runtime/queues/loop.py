@@ -150,7 +150,7 @@ class QueueLoop:
             HfError: HF762 if every group is lost, or nothing can happen any more although prompts are left.
             CheckpointError: HF761 if these queues cannot do what comes next in the log.
         """
-        readers = {stage: PromptReader(own) for stage, own in prompts.items()}
+        readers = {stage: PromptReader(of_stage) for stage, of_stage in prompts.items()}
         while True:
             if decisions := self._begin(world, readers):
                 yield decisions
@@ -317,16 +317,16 @@ class LoggedWorld:
 
     def ended(self) -> Sequence[QueuedId] | None:
         """The groups of the log's next decision, once all of them have ended."""
-        wanted = self._next_groups() - self._seen
-        while not wanted or not wanted <= self.arrived:
+        unseen = self._next_groups() - self._seen
+        while not unseen or not unseen <= self.arrived:
             groups = self.world.ended()
             if groups is None:
                 return None
             self.arrived |= set(groups)
-            if not wanted:
+            if not unseen:
                 return ()
-        self._seen |= wanted
-        return sorted(wanted)
+        self._seen |= unseen
+        return sorted(unseen)
 
     @property
     def unseen(self) -> set[QueuedId]:

@@ -52,19 +52,19 @@ class QueueReader:
         recipes, handles = list[QueuedRows](), list[Any]()
         for queue, batch in batches.items():
             staged = self.stages.queues[queue]
-            own = [part for part in slices if part.node == staged.queue_input]
-            wanted, size = needed_rows(own), staged.queue.group
+            of_queue = [part for part in slices if part.node == staged.queue_input]
+            ranges, size = needed_rows(of_queue), staged.queue.group
             rows: list[GroupRow] = [
-                (batch.groups[row // size], row % size) for start, stop in wanted for row in range(start, stop)
+                (batch.groups[row // size], row % size) for start, stop in ranges for row in range(start, stop)
             ]
             masked = tuple(place for place, (group, _) in enumerate(rows) if group.number in batch.masked)
-            for maker_rows, names in self._by_maker(queue, rows or [(batch.groups[0], None)], own):
+            for maker_rows, names in self._by_maker(queue, rows or [(batch.groups[0], None)], of_queue):
                 maker = self.stages.queues[maker_rows.queue]
                 parts = list(self._parts(maker_rows, [*names.values()]))
                 handles += [handle for _, of_part in parts for handle in of_part]
                 recipe = QueuedRows(
-                    slices=tuple(part for part in own if part.column in names),
-                    rows=wanted,
+                    slices=tuple(part for part in of_queue if part.column in names),
+                    rows=ranges,
                     plan=maker.producer.name,
                     sources={column: maker.sources[name] for column, name in names.items()},
                     parts=tuple(part for part, _ in parts),

@@ -116,17 +116,16 @@ def joined(plan: Plan, queued: QueuedRows, contents: Sequence[Sequence[PayloadCo
         value = _rows(part_of.column, values, queued)
         if value is not None and part_of.column in queued.masks and queued.masked:
             value = _masked(value, queued.masked)
-        wanted = part_of.rows or ()
-        content[part_of] = picked_rows(value, _places(wanted, queued.rows))
+        content[part_of] = picked_rows(value, _places(part_of.rows or (), queued.rows))
     return content
 
 
-def _places(wanted: RowRanges, held: RowRanges) -> list[int] | None:
+def _places(ranges: RowRanges, held: RowRanges) -> list[int] | None:
     """The places of rows among the sorted rows that are held; None if they are exactly these."""
-    if wanted == held:
+    if ranges == held:
         return None
     place = {row: i for i, row in enumerate(row for start, stop in held for row in range(start, stop))}
-    return [place[row] for start, stop in wanted for row in range(start, stop)]
+    return [place[row] for start, stop in ranges for row in range(start, stop)]
 
 
 def _rows(column: str, values: Sequence[Any], queued: QueuedRows) -> Any:

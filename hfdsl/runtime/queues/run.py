@@ -1,4 +1,7 @@
-"""The processes as the loop of queues sees them: dispatches, updates and their results."""
+"""The processes as the loop of queues sees them: dispatches, updates and their results.
+
+``stage_stream`` begins with a worked example of a run.
+"""
 
 from __future__ import annotations
 
@@ -174,11 +177,12 @@ class QueueRun:
         update, steps = batches[0].update, dict[int, StageRun]()
         by_queue = dict(zip(self.stages.links.read_by(TRAINER), batches, strict=True))
         with self.breaking(update):
-            self.loads.submit_through(max(d.number for d in self._reader.dispatches_of(by_queue)), self._runner.backend)
+            last_dispatch = max(dispatch.number for dispatch in self._reader.dispatches_of(by_queue))
+            self.loads.submit_through(last_dispatch, self._runner.backend)
             for stage in self._last:
-                own = {index: batch for index, batch in by_queue.items() if self.stages.queues[index].reads == stage}
-                steps[stage] = self._new(stage, update, {}, {}, own)
-                self._submit_reading(steps[stage], update, own, wait=True)
+                read = {index: batch for index, batch in by_queue.items() if self.stages.queues[index].reads == stage}
+                steps[stage] = self._new(stage, update, {}, {}, read)
+                self._submit_reading(steps[stage], update, read, wait=True)
         self._update = update, steps
         self._time.trained(update, steps)
 
@@ -315,4 +319,4 @@ class QueueRun:
 
 def in_words(queues: Sequence[QueueState]) -> str:
     """The contents of the queues."""
-    return ", ".join(f"'{q.spec.name}' of lag {q.spec.lag} has {len(q.groups)} groups" for q in queues)
+    return ", ".join(f"'{queue.spec.name}' of lag {queue.spec.lag} has {len(queue.groups)} groups" for queue in queues)

@@ -155,7 +155,10 @@ class RunningStream:
             if not (0 <= duration < inf if isinstance(duration, (int, float)) else hasattr(duration, "of")):
                 kinds = "a number of at least 0, or an object with a method of(*call)"
                 raise WiringError("HF202", f"seconds= of the stream: '{label}' takes {kinds}, got {duration!r}")
-        return {label: DrawnSeconds(s) if isinstance(s, (int, float)) else s for label, s in seconds.items()}
+        return {
+            label: DrawnSeconds(of_call) if isinstance(of_call, (int, float)) else of_call
+            for label, of_call in seconds.items()
+        }
 
     def _begin(self) -> Stream | StageStream:
         recovery = self._processes.recovery

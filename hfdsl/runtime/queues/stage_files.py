@@ -181,7 +181,7 @@ def copied(run: QueueRun, backend: Backend) -> Callable[[QueueRun], None]:
     dispatches, synced, prompts = dict(run.dispatches), run.synced, run.prompts
     prompts_state = prompts.loaded, dict(prompts.next), dict(prompts.batches)
 
-    def go_on(resumed: QueueRun) -> None:
+    def continue_with(resumed: QueueRun) -> None:
         resumed.loop.queues[:] = queues
         resumed.dispatches.update(dispatches)
         resumed.synced = synced
@@ -190,11 +190,11 @@ def copied(run: QueueRun, backend: Backend) -> Callable[[QueueRun], None]:
             dict(prompts_state[1]),
             dict(prompts_state[2]),
         )
-        for own, held in zip(resumed.dispatched, ended, strict=True):
-            own.update((dispatch.number, replace(dispatch)) for dispatch in held)
+        for by_number, of_queue in zip(resumed.dispatched, ended, strict=True):
+            by_number.update((dispatch.number, replace(dispatch)) for dispatch in of_queue)
         resumed.show_all()
 
-    return go_on
+    return continue_with
 
 
 def _content(store: Store) -> PayloadContent:

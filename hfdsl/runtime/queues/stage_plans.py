@@ -129,16 +129,16 @@ def queue_stages(plan: Plan) -> QueueStages:
     sends_in_flight = any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps)
     if sends_in_flight:
         _refuse(plan, ends[0].node, _in_flight_problems(compiled[ends[0].feeds], len(ends)))
-    plans = list[Plan]()
-    for stage, of_stage in zip(staged, compiled, strict=True):
-        fed = [queues[index] for index, end in enumerate(ends) if end.feeds == stage.number]
-        outputs = {f"{q.name}.{name}": Output(_column_of(*source)) for q in fed for name, source in q.sources.items()}
-        balanced = of_stage
-        if fed and sends_in_flight:  # rows are at their ranks before any call ends
-            balanced = replace(of_stage, steps=tuple(replace(step, balance=None) for step in of_stage.steps))
-        output = Output({**outputs}) if fed else _results(stage)
-        graph = replace(of_stage.graph, output=output)
-        plans.append(replace(balanced, graph=graph, stage_of=StageOf(plan.name, 0)))
+    plans = [
+        _running_alone(
+            of_stage,
+            stage,
+            plan.name,
+            [queue for end, queue in zip(ends, queues, strict=True) if end.feeds == stage.number],
+            sends_in_flight=sends_in_flight,
+        )
+        for stage, of_stage in zip(staged, compiled, strict=True)
+    ]
     return QueueStages(
         plans=tuple(plans),
         queues=tuple(
@@ -146,7 +146,9 @@ def queue_stages(plan: Plan) -> QueueStages:
             for end, queue in zip(ends, queues, strict=True)
         ),
         links=links,
-        inputs=tuple({n.label: n.id for n in stage.graph.inputs if n.label in stage.inputs} for stage in staged),
+        inputs=tuple(
+            {node.label: node.id for node in stage.graph.inputs if node.label in stage.inputs} for stage in staged
+        ),
         output=plan.graph.output,
         stage_of={ref: stage.number for stage in staged for ref in stage.results},
         loads_wait=any(
@@ -165,7 +167,7 @@ def _ends(plan: Plan, node: Node, queue: Queue) -> _Ends:
     ref = put_in[name].value if isinstance(put_in, dict) else None
     if not isinstance(ref, Ref):  # a queue takes records
         raise TypeError(name)
-    queue_input = next(n.id for n in reading.graph.inputs if n.label == name)
+    queue_input = next(node_read.id for node_read in reading.graph.inputs if node_read.label == name)
     return _Ends(node=node, queue=queue, name=name, feeds=feeds, reads=reads, ref=ref, queue_input=queue_input)
 
 
@@ -218,6 +220,19 @@ def _staged(
         loses=loses_groups(rows),
         subject=_subject(plan, end.node),
     )
+
+
+def _running_alone(
+    plan: Plan, stage: Stage, dataflow: str, feeds: Sequence[StagedQueue], *, sends_in_flight: bool
+) -> Plan:
+    """The plan of a stage whose output is all that its queues hold, or its part of the results."""
+    columns = {
+        f"{queue.name}.{name}": Output(_column_of(*source)) for queue in feeds for name, source in queue.sources.items()
+    }
+    output = Output({**columns}) if feeds else _results(stage)
+    if feeds and sends_in_flight:  # rows are at their ranks before any call ends
+        plan = replace(plan, steps=tuple(replace(step, balance=None) for step in plan.steps))
+    return replace(plan, graph=replace(plan.graph, output=output), stage_of=StageOf(dataflow, 0))
 
 
 def _results(stage: Stage) -> Output:

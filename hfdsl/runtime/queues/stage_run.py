@@ -65,7 +65,9 @@ class StageRun(StepRun):
 
     def calls_of(self, node: int) -> list[Any] | None:
         """The calls that run a node, by rank; None while they wait for a filter."""
-        numbers = (segment.number for segment in self.routes.segments if any(node == s.node for s in segment.steps))
+        numbers = (
+            segment.number for segment in self.routes.segments if any(step.node == node for step in segment.steps)
+        )
         number = next((number for number in numbers if number in self._submitted), None)
         if number is None:
             return None

@@ -200,12 +200,12 @@ class StageStream:
         """
         if self._run is None:
             return lambda _: self.reset()
-        decisions, sizes, go_on = self.decisions, self._sizes, copied(self._run, backend)
+        decisions, sizes, continue_with = self.decisions, self._sizes, copied(self._run, backend)
 
         def go_back(_: Any) -> None:
             run, _loop = self.start(sizes)
             self.decisions = decisions
-            go_on(run)
+            continue_with(run)
 
         return go_back
 

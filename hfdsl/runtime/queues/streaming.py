@@ -87,13 +87,13 @@ class StageOrder:
             for name, (_, queue) in zip(names, plan.split.queues, strict=True)
         ]
 
-    def next(self, prompts: bool) -> int | None:
+    def next(self, *, prompts: bool) -> int | None:
         """The first stage that may be submitted; None if none may. No stage before it has places.
 
         Without ``prompts`` no step is begun.
         """
         stages = (*self._last_behind, *range(len(self.steps)))
-        return next((stage for stage in stages if self._may_step(stage, prompts)), None)
+        return next((stage for stage in stages if self._may_step(stage, prompts=prompts)), None)
 
     @property
     def _last_behind(self) -> list[int]:
@@ -101,7 +101,7 @@ class StageOrder:
         results = [self.steps[stage] for stage in self._last]
         return [stage for stage in self._last if self.steps[stage] == min(results) < max(results)]
 
-    def _may_step(self, stage: int, prompts: bool) -> bool:
+    def _may_step(self, stage: int, *, prompts: bool) -> bool:
         steps = self.steps[stage]
         if steps == max(self.steps) and not prompts:
             return False
@@ -191,7 +191,7 @@ class Stream:
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Submit stages as their queues allow, and yield the results of steps in order."""
         prompts = True
-        while not log.repeated and (stage := self.order.next(prompts and log.begins_steps)) is not None:
+        while not log.repeated and (stage := self.order.next(prompts=prompts and log.begins_steps)) is not None:
             step = self.order.steps[stage]
             if step not in self._in_flight:
                 batch = source.next()

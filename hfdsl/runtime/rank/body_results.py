@@ -66,7 +66,8 @@ def planned_widths(plan: Plan, step: Step) -> Mapping[Any, Size]:
 
 
 def _wrong_presence(step: Step, name: str, present: bool) -> str:
-    provision = next(p for p in provisions_of(step.signature.body) if name in (p.columns or (VALUE,)))
+    provisions = provisions_of(step.signature.body)
+    provision = next(provision for provision in provisions if name in (provision.columns or (VALUE,)))
     subject = f"column '{name}'" if name else "its result"
     declared, returned = ("there", "left it out") if present else ("absent", "gave it")
     return f"'{step.label}' is declared {provision}, by which {subject} is {declared}, and {returned}"
@@ -79,7 +80,7 @@ def _real_rows(step: Step, index: int, table: RowTable, columns: dict[str, Any])
     if rows is None or not bounds:
         return columns  # it has no rows, or each entry of a list has rows of its own
     part = step.layout.holders.index(rank)
-    wanted = expected = bounds[part + 1] - bounds[part]
+    real = expected = bounds[part + 1] - bounds[part]  # ``expected`` counts pad rows, too
     input_rows = row_split.chunk_size if row_split else 0
     if input_rows and step.rows_from is not None and step.layout.chunks == step.chunks:
         expected = input_rows * rows // table.rows[step.rows_from]
@@ -91,7 +92,7 @@ def _real_rows(step: Step, index: int, table: RowTable, columns: dict[str, Any])
             raise WiringError(
                 "HF805", f"'{step.label}' returned {_row_count(value)} of {returns} on rank {rank}, where {why}"
             )
-    return columns if wanted == expected else columns | {name: value[:wanted] for name, value in with_rows.items()}
+    return columns if real == expected else columns | {name: value[:real] for name, value in with_rows.items()}
 
 
 def check_collected_rows(step: Step, table: RowTable, columns: Mapping[str, Any]) -> None:

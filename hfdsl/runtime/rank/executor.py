@@ -92,6 +92,7 @@ class Executor:
         context: RankContext,
         seed: int,
         collectives: Collectives | None,
+        *,
         own_process: bool = False,
     ) -> None:
         self._own_process = own_process
@@ -114,7 +115,7 @@ class Executor:
             digests=self.synced_digests,
             own_process=own_process,
         )
-        self.in_flight = InFlight(context.rank, own_process)
+        self.in_flight = InFlight(context.rank, own_process=own_process)
         self.arrivals = Arrivals(
             group=group,
             rank=context.rank,
@@ -168,7 +169,7 @@ class Executor:
         """Whether a step may have changed a state here."""
         return self._changes.may_be_of((plan, step))
 
-    def forget_step(self, values: bool = True) -> None:
+    def forget_step(self, *, values: bool = True) -> None:
         """Drop the specs, which new processes lack, and the ``values`` of a step that will be repeated."""
         self._specs.clear()
         if values:

@@ -137,9 +137,9 @@ class ArrivedWeights:
             if most is not None and self.version > most:
                 text = f"a call takes version {most} of the weights of '{self.role}', which has version {self.version}"
                 raise CheckpointError("HF761", f"{text}; a log can be repeated only from the step at which it begins")
-            wanted = least if most is None else most
-            if not self._changed.wait_for(lambda: self._may_begin(wanted, most), PATIENCE):
-                raise self._late(wanted, most)
+            awaited = least if most is None else most
+            if not self._changed.wait_for(lambda: self._may_begin(awaited, most), PATIENCE):
+                raise self._late(awaited, most)
             load: Callable[[], None] | None = None
             while self._waiting and (most is None or self._waiting[0][0] <= most):
                 self.version, load = self._waiting.popleft()
@@ -157,15 +157,15 @@ class ArrivedWeights:
         self._sampling.difference_update(calls)
         self._changed.notify_all()
 
-    def _may_begin(self, wanted: int, most: int | None) -> bool:
+    def _may_begin(self, awaited: int, most: int | None) -> bool:
         """Whether a token may begin: the version that it waits for has arrived, and is loaded or can be loaded."""
         newest = self._newest(most)
-        return newest >= wanted and (newest == self.version or not self._sampling)
+        return newest >= awaited and (newest == self.version or not self._sampling)
 
-    def _late(self, wanted: int, most: int | None) -> HfError:
+    def _late(self, awaited: int, most: int | None) -> HfError:
         newest = self._newest(most)
-        if newest < wanted:
-            text = f"version {wanted} of the weights of '{self.role}' has not arrived after {PATIENCE:g} s"
+        if newest < awaited:
+            text = f"version {awaited} of the weights of '{self.role}' has not arrived after {PATIENCE:g} s"
             return HfError("HF807", f"{text}; it has version {newest}")
         text = f"a call of '{self.role}' has asked for no weights for {PATIENCE:g} s"
         return HfError("HF807", f"{text}, while version {newest} waits to be loaded; it asks before each token")
@@ -232,7 +232,7 @@ def is_due(at: float, step: int, steps: int) -> bool:
 class InFlight:
     """The weights in flight of one process: those that have arrived for each role, and the call that takes them."""
 
-    def __init__(self, rank: int, own_process: bool) -> None:
+    def __init__(self, rank: int, *, own_process: bool) -> None:
         self._rank, self._own_process = rank, own_process
         self._arrived: dict[tuple[str, str], ArrivedWeights] = {}  # by dataflow, which counts its versions, and role
         self._loads: dict[CallKey, TokenLoads] = {}  # of the calls in progress
@@ -243,9 +243,9 @@ class InFlight:
         if entry is None or step.role is None or loads_state(step):
             return None
         _, version, schedule, _, first = entry
-        own = [(at, version) for rank, at, version in schedule or () if rank == self._rank]
+        of_rank = [(at, version) for rank, at, version in schedule or () if rank == self._rank]
         arrived = self._arrived.setdefault((dataflow, step.role), ArrivedWeights(step.role, first))
-        return TokenLoads(arrived, version, own or None)
+        return TokenLoads(arrived, version, of_rank or None)
 
     @contextmanager
     def taking(self, key: CallKey, call: Call) -> Iterator[None]:

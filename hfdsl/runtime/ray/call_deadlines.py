@@ -139,13 +139,13 @@ class CallClocks:
         >>> [called.labels for called in clocks.begun(("critic", 1), BegunCall("ppo", 0, "score"))]
         ["'score'"]
         """
-        own = [call for call in self._calls.values() if call.process == process]
+        calls = [call for call in self._calls.values() if call.process == process]
         if note is None:
-            return [call.called for call in own[:2] if call is own[0] or self._could_begin(call, own[0])]
-        for call in own:
+            return [call.called for call in calls[:2] if call is calls[0] or self._could_begin(call, calls[0])]
+        for call in calls:
             if call.step == (note.plan, note.step) and f"'{note.label}'" in call.called.labels:
                 return [call.called._replace(labels=f"'{note.label}'")]
-        return [call.called for call in own[:1]]
+        return [call.called for call in calls[:1]]
 
     def _could_begin(self, call: SubmittedCall, ended: SubmittedCall) -> bool:
         """Whether a call could begin once another one has ended."""

@@ -147,7 +147,7 @@ class RankProcess(Worker):
         self._exchanges.clear()
         self._failed = None
         self._note.clear()
-        self._executor.forget_step(values)
+        self._executor.forget_step(values=values)
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""

@@ -163,16 +163,16 @@ class Relay:
             RoleError: HF806 if a body raised or a process died; the first failure, even while others still run.
         """
         self._submit(*outbox)
-        wanted = [ReturnKey(*key) for key in keys]
-        values: dict[ReturnKey, Any] = self._acknowledgments({key.acknowledgment: None for key in wanted}, seconds)
-        ended = dict.fromkeys(key for key in wanted if key.acknowledgment in values)
+        awaited = [ReturnKey(*key) for key in keys]
+        values: dict[ReturnKey, Any] = self._acknowledgments({key.acknowledgment: None for key in awaited}, seconds)
+        ended = dict.fromkeys(key for key in awaited if key.acknowledgment in values)
         payloads = [key for key in ended if key.place != ACKNOWLEDGMENT]
         small = [key for key in payloads if (self._size(key) or 0) <= SMALL_PAYLOAD_BYTES]
         values |= zip(small, fetch([self._refs[key] for key in small]), strict=True)
         values |= {key: self._share(key) for key in payloads if key not in values}
         for key in payloads:
             self._drop(key)
-        return [values[key] if key in ended else None for key in wanted]
+        return [values[key] if key in ended else None for key in awaited]
 
     def _acknowledgments(self, keys: Iterable[ReturnKey], seconds: float) -> dict[ReturnKey, Any]:
         """The acknowledgments that arrive in time. By then a call's payloads exist, and it reports their sizes."""

@@ -53,8 +53,8 @@ class StepAttempt:
         knows_all = self.replies.keys() <= {segment.number for segment in ended.routes.segments}
         routes = ended.routes if unreached and knows_all else self.routes
         numbers = {segment.number for segment in routes.segments}
-        known = {number: replies for number, replies in unreached.items() if number in numbers}
-        return StepAttempt(routes, {**self.replies, **known})
+        in_routes = {number: replies for number, replies in unreached.items() if number in numbers}
+        return StepAttempt(routes, {**self.replies, **in_routes})
 
 
 class StepReplies:

@@ -144,7 +144,7 @@ def _write_plan(folder: Path, plan: Plan, step_number: int, seed: int) -> None:
         "seed": seed,
         "calls": [_call(step) for step in plan.steps],
         "roles": roles,
-        "path": [p for p in sys.path if p],
+        "path": [folder for folder in sys.path if folder],
         "main": main,
     }
     (folder / HEADER).write_text(json.dumps({**header, "sha256": digest(header)}, indent=1) + "\n", "utf-8")

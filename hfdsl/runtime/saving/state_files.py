@@ -1,4 +1,15 @@
-"""The states of workers as files: every rank writes its own, and ranks with equal states write one file."""
+"""The states of workers as files: every rank writes its own, and ranks with equal states write one file.
+
+A worked example, a state with a weight under two names. Its tensors go into a file of safetensors, and the rest into
+the metadata of that file, as JSON::
+
+    state      {"head": w, "embed": w, "moments": (m,), "step": 3}
+    tensors    head, moments/0
+    JSON       {"head": {"$tensor": "head"}, "embed": {"$tensor": "head"},
+                "moments": {"$tuple": [{"$tensor": "moments/0"}]}, "step": 3}
+
+So tied weights are still tied after a load.
+"""
 
 from __future__ import annotations
 
@@ -149,16 +160,20 @@ def has_state(role: str, worker: Any) -> bool:
     Raises:
         CheckpointError: HF908 if one that trains has no ``state()`` and ``load_state()``.
     """
-    both = [callable(getattr(worker, name, None)) for name in ("state", "load_state")]
-    if all(both):
+    has_method = [callable(getattr(worker, name, None)) for name in ("state", "load_state")]
+    if all(has_method):
         return True
     import torch
 
     written = methods_with(type(worker), "writes")
     holds = [name for name, value in vars(worker).items() if isinstance(value, torch.optim.Optimizer)]
-    if any(both) or written or holds:
+    if any(has_method) or written or holds:
         why = (
-            "has one of the two" if any(both) else writing(written) if written else f"has an optimizer, self.{holds[0]}"
+            "has one of the two"
+            if any(has_method)
+            else writing(written)
+            if written
+            else f"has an optimizer, self.{holds[0]}"
         )
         raise CheckpointError("HF908", needs_state(role, type(worker), why))
     return False

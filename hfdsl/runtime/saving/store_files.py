@@ -94,7 +94,9 @@ def fill_stores(state: FlatState, new_store: Callable[[int], Store]) -> None:
         store = new_store(number)
         for node, chunk, producer, columns in local:
             store.put(node, chunk, StoredValue.of(producer, {name: _value(column) for name, column in columns}))
-        store.receive({ColumnSlice(n, chunk, name, rows): _value(value) for n, chunk, name, rows, value in received})
+        store.receive(
+            {ColumnSlice(node, chunk, name, rows): _value(value) for node, chunk, name, rows, value in received}
+        )
 
 
 def _value(entry: Any) -> Any:

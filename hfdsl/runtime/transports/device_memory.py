@@ -159,27 +159,28 @@ class Mappings:
             RuntimeError: where this process cannot reach them, or the one that shares them is gone.
         """
         with self._lock:
-            wanted = dict.fromkeys(blocks)
-            self._transfers.update({block.producer for block in wanted})
-            self._unmap(old for old in self._addresses if old not in wanted and self._is_stale(old, wanted))
+            unique = dict.fromkeys(blocks)
+            self._transfers.update({block.producer for block in unique})
+            self._unmap(old for old in self._addresses if old not in unique and self._is_stale(old, unique))
             try:
-                for block in wanted:
+                for block in unique:
                     if block not in self._addresses:
                         self._addresses[block] = self._map_block(block)
                     self._last_used[block] = self._transfers[block.producer]
-                yield {block: self._addresses[block] for block in wanted}
+                yield {block: self._addresses[block] for block in unique}
             except BaseException as error:
                 try:
-                    self._unmap(wanted)
+                    self._unmap(unique)
                 except RuntimeError as another:
                     error.add_note(str(another))
                 raise
             if not self.keep:
-                self._unmap(wanted)
+                self._unmap(unique)
 
-    def _is_stale(self, old: Block, wanted: Iterable[Block]) -> bool:
+    def _is_stale(self, old: Block, needed: Iterable[Block]) -> bool:
+        """Whether a mapped block has long been unused, or is in the place of needed ones."""
         unused = self._transfers[old.producer] - self._last_used[old]
-        return unused >= UNMAP_AFTER_TRANSFERS or any(old.overlaps(new) for new in wanted)
+        return unused >= UNMAP_AFTER_TRANSFERS or any(old.overlaps(new) for new in needed)
 
     def release(self) -> None:
         """Unmap everything."""

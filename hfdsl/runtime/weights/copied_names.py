@@ -65,8 +65,8 @@ class CopiedNames:
         (('embed', 'head'), ('bias', None))
         """
         ours, theirs = self.stored(name)
-        on_source = next((known for known in (name, ours, theirs) if known in source), None)
-        return on_source, next((known for known in (name, theirs, ours) if known in target), None)
+        on_source = next((choice for choice in (name, ours, theirs) if choice in source), None)
+        return on_source, next((choice for choice in (name, theirs, ours) if choice in target), None)
 
     def compared(self, source: Collection[str], target: Collection[str]) -> Iterator[str]:
         """The names of both sides, without those that one side has for itself, or that are not sent."""

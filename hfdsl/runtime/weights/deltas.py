@@ -196,11 +196,11 @@ def send_changes(group: ExchangeGroup, turns: MessageTurns, held: LocalWeights, 
     messages = [message for turn in turns for message in turn]
     by_block, digests = outgoing.compared()
     numbers_of = _readers(group.sync, messages)
-    known = _reader_digests(group, numbers_of, device)
+    reader_digests = _reader_digests(group, numbers_of, device)
     counts = _counts(by_block)
     for number, count in enumerate(counts):
         too_many = MOST_CHANGED * count > BLOCK_WORDS * len(by_block[number])
-        if too_many or any(value != digests[number] for value in known[number]):
+        if too_many or any(value != digests[number] for value in reader_digests[number]):
             counts[number] = ALL_WORDS
             by_block[number].fill_(ALL_WORDS)
     headers = [range(len(messages))] if group.sync.broadcast else numbers_of.values()
@@ -233,13 +233,13 @@ def _reader_digests(
     group: ExchangeGroup, numbers_of: Mapping[int, Sequence[int]], device: str
 ) -> Mapping[int, Sequence[int]]:
     """The digests of each message that its readers have."""
-    known = defaultdict[int, list[int]](list)
+    digests = defaultdict[int, list[int]](list)
     for target, numbers in numbers_of.items():
         values = torch.empty(len(numbers), dtype=torch.int64, device=device)
         group.receive_from_target(target, values).wait()
         for number, value in zip(numbers, values.tolist(), strict=True):
-            known[number].append(value)
-    return known
+            digests[number].append(value)
+    return digests
 
 
 # -- receiving ---------------------------------------------------------------------------------------------------------

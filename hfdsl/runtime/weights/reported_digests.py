@@ -132,8 +132,8 @@ def _sums(source: Sequence[PartTable], target: Sequence[PartTable]) -> _Sums | N
         if extent(ours) != extent(theirs) or not (fill(ours) and fill(theirs)):
             return None
     exporting, loading = (_side(side, tables, names) for side, tables in zip(sides, (source, target), strict=True))
-    both = [part for part in sides[0] if part in sides[1]]
-    same = [np.array([side[part] for part in both], np.int64) for side in sides]
+    common = [part for part in sides[0] if part in sides[1]]
+    same = [np.array([side[part] for part in common], np.int64) for side in sides]
     return _Sums(len(names), exporting, loading, (same[0], same[1]))
 
 

@@ -48,12 +48,12 @@ def _warn_of_unsent(step: Step, value: Any) -> None:
     """HF731: weights that the first rank exports and no role states, such as buffers, which are not sent."""
     if not isinstance(value, Mapping):
         return
-    known = set[str]()
+    stated = set[str]()
     for sync in step.parts:
         names = {parameter.name for parameter in sync.schedule.parameters} | sync.stated
-        known |= names.union(map(sync.source_layout.stored_as, names))
+        stated |= names.union(map(sync.source_layout.stored_as, names))
     stored_as = [sync.source_layout.stored_as for sync in step.parts]
-    unsent = [str(name) for name in value if known.isdisjoint((name, *(stored(str(name)) for stored in stored_as)))]
+    unsent = [str(name) for name in value if stated.isdisjoint((name, *(stored(str(name)) for stored in stored_as)))]
     if unsent:
         more = f" and {len(unsent) - 1} more" if len(unsent) > 1 else ""
         state = step.parts[0].state

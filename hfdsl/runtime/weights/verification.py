@@ -157,16 +157,16 @@ def _compare_weights(
     dtypes = dtypes_of(source), dtypes_of(target)
     overlapping, alone = dict[str, str](), dict[str, list[str]]()
     for name in (*exported, *(name for name in loaded if name not in exported)):
-        known, held_as = names.on_sides(name, exported, loaded)
-        if known is None or held_as is None:
-            holder = sync.source if held_as is None else sync.target
-            if names.missing(name, of_target=held_as is None):
+        exported_as, loaded_as = names.on_sides(name, exported, loaded)
+        if exported_as is None or loaded_as is None:
+            holder = sync.source if loaded_as is None else sync.target
+            if names.missing(name, of_target=loaded_as is None):
                 raise _different(sync.target, name, (), _held_alone(sync, holder, [name]))
             alone.setdefault(holder, []).append(name)
             continue
-        if known != held_as and dtypes[0][known] != dtypes[1][held_as]:
+        if exported_as != loaded_as and dtypes[0][exported_as] != dtypes[1][loaded_as]:
             continue  # one side has it under the other name, too, in the dtype of which it is compared
-        ours, theirs = exported[known], loaded[held_as]
+        ours, theirs = exported[exported_as], loaded[loaded_as]
         if fill(ours) and fill(theirs):
             _compare_weight(sync, name, ours, theirs)
         elif extent(ours) == extent(theirs):
