@@ -206,27 +206,17 @@ def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, o
     if protocol is None:
         meaning = registration.meaning
         return replace(base, custom=meaning if isinstance(meaning, Functions) else None)
-    per_rank = protocol.takes == "per_rank"
+    per_rank, holders = protocol.takes == "per_rank", protocol.collected(mesh)
+    gives_list = op.signature.gives != "whole"
+    # A joined value that was not split is the same on every rank that is collected: one copy of it is the value.
+    is_in_parts = gives_list or protocol.splits or registration.cuts
     return replace(
         base,
         chunks=1 if per_rank else protocol.chunk_count(mesh),
         chunk_of=protocol.chunk_of(mesh),
         per_rank=per_rank,
-        layout=_layout(
-            group.name,
-            protocol.collected(mesh),
-            op.signature.gives == "whole",
-            op.signature,
-            protocol.splits or registration.cuts,
-        ),
+        layout=ValueLayout(group.name, holders if is_in_parts else holders[:1], lists=gives_list),
     )
-
-
-def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signature, splits: bool) -> ValueLayout:
-    if not joins:
-        return ValueLayout(group, holders, lists=True)
-    # A joined value that was not split is the same on every rank that is collected: one copy of it is the value.
-    return ValueLayout(group, holders if splits else holders[:1])
 
 
 def _function_step(

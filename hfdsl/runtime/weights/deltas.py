@@ -245,38 +245,55 @@ def _reader_digests(
 # -- receiving ---------------------------------------------------------------------------------------------------------
 
 
+class HeldMessages:
+    """The messages of a target rank as it has them; zeros if it does not say what it has ``held``."""
+
+    def __init__(
+        self, sync: ScheduledSync, rank: int, turns: MessageTurns, device: str, held: HeldParts | None
+    ) -> None:
+        self.sync, self.rank, self._held = sync, rank, held
+        self._whole = _take(sync, "loads", rank, turns, device, None if held is None else held.views)
+        self.sizes = self._whole.sizes
+
+    def packed(self, number: int) -> tuple[torch.Tensor, BufferedMessage]:
+        """The bytes of a message, and the message that has them."""
+        content, message = self._whole.cleared(number)
+        if self._held is not None:
+            self._held.views.pack(message, self._held.held)
+        return content, message
+
+    def digests(self) -> Sequence[int]:
+        """The digest of each message."""
+        digests = MessageDigests()
+        for number in range(len(self.sizes)):
+            digests.add(self.packed(number)[0])
+        return digests.values()
+
+    def free(self) -> None:
+        """Free the memory of messages."""
+        _give(self.sync, "loads", self.rank, self._whole)
+
+
 def receive_changes(
     group: ExchangeGroup, rank: int, device: str, held: HeldParts | None, write: Callable[[BufferedMessage], None]
 ) -> None:
     """Take part in an exchange as a target rank; if it does not say what it has ``held``, it has zeros."""
-    sync, views = group.sync, None if held is None else held.views
-    turns = sync.schedule.messages_to(rank)
+    turns = group.sync.schedule.messages_to(rank)
     messages = [message for turn in turns for message in turn]
-    whole = _take(sync, "loads", rank, turns, device, views)
-
-    def packed(number: int) -> tuple[torch.Tensor, BufferedMessage]:
-        """A message as the rank has it."""
-        content, message = whole.cleared(number)
-        if held is not None:
-            held.views.pack(message, held.held)
-        return content, message
-
-    digests = MessageDigests()
-    for number in range(len(messages)):
-        digests.add(packed(number)[0])
-    by_block = _agreed(group, messages, digests.values(), whole.sizes, device)
+    present = HeldMessages(group.sync, rank, turns, device, held)
+    by_block = _agreed(group, messages, present.digests(), present.sizes, device)
     counts, arriving = _counts(by_block), deque[tuple[Any, torch.Tensor]]()
     expected = iter([number for number, count in enumerate(counts) if count])
 
     def expect(number: int) -> None:
-        size = whole.sizes[number] if counts[number] == ALL_WORDS else 4 * counts[number]
+        size = present.sizes[number] if counts[number] == ALL_WORDS else 4 * counts[number]
         flat = torch.empty(size, dtype=torch.uint8, device=device)
         arriving.append((group.receive(messages[number], flat), flat))
 
     for number in islice(expected, AHEAD):
         expect(number)
     for number, count in enumerate(counts):
-        content, message = packed(number)
+        content, message = present.packed(number)
         if count:
             work, flat = arriving.popleft()
             work.wait()
@@ -290,7 +307,7 @@ def receive_changes(
         write(message)
     if device == "cuda":
         torch.cuda.current_stream().synchronize()  # what has been submitted may wait for a sender that is lost
-    _give(sync, "loads", rank, whole)
+    present.free()
 
 
 def _agreed(
