@@ -1,42 +1,28 @@
 """The local backend: all ranks in this process, one after another; a rank pauses only to wait for peers.
 
-A worked example, two ranks whose bodies gather a value from each other::
-
-    turn of rank 0    all_gather(a): waits for rank 1
-    turn of rank 1    all_gather(b): both values are there, so it runs to its end
-    turn of rank 0    gets [a, b], and runs to its end
-
-Why it is right. *The same in every run*: one rank runs at a time, and passes its turn on only where it waits or ends,
-so the order does not depend on timing, and bodies of one group never run side by side. *No hang*: if rank 1 ends
-without a gather, all remaining ranks wait, which ``Turns`` sees at once. *The same code*: ranks are executors as on
-Ray, and payloads are cut as they would be there; only a transfer is a reference.
+``turns`` begins with a worked example. Ranks are executors as on Ray, and payloads are cut as they would be there; only
+a transfer is a reference.
 """
 
 from __future__ import annotations
 
 import gc
-import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import copy_context
 from copy import copy
 from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-from weakref import finalize
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hfdsl.errors import HfError
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.protocols.call import swap_streams
-from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
 from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.store import OF_CALLER, PayloadContent, StoredValue
+from hfdsl.runtime.turns import LocalCollectives, Turns
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 
@@ -44,152 +30,6 @@ if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
 
 T = TypeVar("T")
-_Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
-
-
-class Turns:
-    """Runs ranks as threads, one at a time in rank order; a rank yields its turn while it waits.
-
-    If every remaining rank waits, none can continue: that is an error at once, and not a hang. A rank keeps its
-    thread from run to run, since libraries cache by thread: a new one makes cuDNN plan every attention again, 30 ms
-    each.
-    """
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._turn = 0
-        self._waits: dict[int, Callable[[], bool]] = {}
-        self._ended: set[int] = set()
-        self._count = 0
-        self._stuck: str | None = None
-        self._tasks: list[_Tasks] = []
-        self._threads: list[threading.Thread] = []
-        self._stop = finalize(self, _stop_threads, self._tasks)
-
-    def close(self) -> None:
-        """End the threads; that of a rank which an interrupt has left in its body ends with the body."""
-        self._stop()
-        if len(self._ended) == self._count:
-            for thread in self._threads:
-                thread.join()
-
-    def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
-        """Run all ranks; raise the first error after every rank has ended."""
-        self._turn, self._count, self._stuck = 0, len(bodies), None
-        self._waits.clear()
-        self._ended.clear()
-        results: list[Any] = [None] * len(bodies)
-        errors: dict[int, BaseException] = {}
-
-        def run_rank(rank: int, body: Callable[[], T]) -> None:
-            try:
-                self._until(rank, lambda: True)
-                results[rank] = body()
-            except BaseException as error:  # noqa: BLE001  # carried to the caller's thread
-                errors[rank] = error
-            finally:
-                with self._condition:
-                    self._ended.add(rank)
-                    self._pass_on()
-                    self._condition.notify_all()
-
-        while len(self._tasks) < len(bodies):
-            self._tasks.append(SimpleQueue())
-            name = f"rank {len(self._threads)}"
-            self._threads.append(threading.Thread(target=_run_tasks, args=self._tasks[-1:], name=name, daemon=True))
-            self._threads[-1].start()
-        for rank, body in enumerate(bodies):
-            self._tasks[rank].put(partial(copy_context().run, partial(run_rank, rank, body)))
-        with self._condition:
-            self._condition.wait_for(lambda: len(self._ended) == len(bodies))
-        if errors:
-            raise next(iter(errors.values()))  # ranks that wait for the one that failed fail after it
-        return results
-
-    def wait(self, rank: int, ready: Callable[[], bool]) -> None:
-        """Let the other ranks run until ``ready``."""
-        state = swap_streams(None)
-        self._until(rank, ready)
-        swap_streams(state)
-
-    def _until(self, rank: int, ready: Callable[[], bool]) -> None:
-        with self._condition:
-            self._waits[rank] = ready
-            if self._turn == rank and not ready():
-                self._pass_on()
-            self._condition.wait_for(lambda: self._stuck or (self._turn == rank and ready()))
-            if self._stuck and not ready():
-                raise HfError("HF807", f"rank {rank} waits for its peers in a collective, but {self._stuck}")
-            del self._waits[rank]
-
-    def _pass_on(self) -> None:
-        """Give the turn to the next runnable rank."""
-        for offset in range(1, self._count + 1):
-            candidate = (self._turn + offset) % self._count
-            if candidate not in self._ended and self._waits.get(candidate, lambda: False)():
-                self._turn = candidate
-                self._condition.notify_all()
-                return
-            if candidate not in self._ended and candidate not in self._waits and candidate != self._turn:
-                self._turn = candidate  # not started yet
-                self._condition.notify_all()
-                return
-        if len(self._ended) < self._count:
-            ended = ", ".join(map(str, sorted(self._ended))) or "none"
-            self._stuck = f"every remaining rank waits too (ended: {ended})"
-            self._condition.notify_all()
-
-
-def _run_tasks(tasks: _Tasks) -> None:
-    while (task := tasks.get()) is not None:
-        task()
-        del task  # so that it is not kept alive while the thread waits for the next one
-
-
-def _stop_threads(queues: list[_Tasks]) -> None:
-    for tasks in queues:
-        tasks.put(None)
-
-
-class _LocalCollectives:
-    """The exchange of values between the ranks of a process group.
-
-    A collective is known by its ranks and its position among theirs, so ``calls`` counts those of each rank; ``values``
-    holds what its ranks have given so far.
-    """
-
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
-        self.values: dict[tuple[tuple[int, ...], int], dict[int, Any]] = {}
-        self.calls: Counter[tuple[tuple[int, ...], int]] = Counter()
-
-    def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
-        """The group of these ranks, as ``rank`` sees it."""
-        return _LocalGroup(self, ranks, rank)
-
-    def forget(self) -> None:
-        """Drop all values; between steps no rank waits."""
-        self.values.clear()
-        self.calls.clear()
-
-
-class _LocalGroup(AxisGroup):
-    in_threads = True
-
-    def __init__(self, collectives: _LocalCollectives, ranks: tuple[int, ...], rank: int) -> None:
-        self._collectives, self._ranks, self._rank = collectives, ranks, rank
-        self.size, self.rank = len(ranks), ranks.index(rank)
-
-    def all_gather(self, value: T) -> list[T]:
-        """Every rank's value, in coordinate order; tensors are copies, as from another process."""
-        endpoint = self._collectives, self._rank
-        refuse_without_peers(endpoint)
-        position = self._collectives.calls[self._ranks, self._rank]
-        self._collectives.calls[self._ranks, self._rank] += 1
-        values = self._collectives.values.setdefault((self._ranks, position), {})
-        values[self._rank] = copied(value)
-        self._collectives.turns.wait(self._rank, lambda: len(values) == len(self._ranks))
-        return record_collective(endpoint, "gathered", [copied(values[rank]) for rank in self._ranks])
 
 
 class _LocalPayload:
@@ -237,7 +77,7 @@ class LocalBackend:
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self._turns = {group.name: Turns() for group in plan.groups}
-        self._collectives = {name: _LocalCollectives(turns) for name, turns in self._turns.items()}
+        self._collectives = {name: LocalCollectives(turns) for name, turns in self._turns.items()}
         self._executors: dict[str, list[Executor]] = {}
         self._roles = {group.name: group.roles for group in plan.groups}
         places = plan.deployment.placements.values()

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import HfError, ResourceError, RoleError, SizeError, WiringError
 from hfdsl.graph.spans import definition_span
-from hfdsl.runtime.local import Turns
 from hfdsl.runtime.running import Running
+from hfdsl.runtime.turns import Turns
 from hfdsl.types.numbers import brief
 
 
