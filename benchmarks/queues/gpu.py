@@ -10,8 +10,8 @@ a queue: ``10:none`` and ``10:4`` send weights between calls, ``10:4drop`` drops
 weights in flight, to an engine that samples the rows of up to lag + 1 calls in one batch. Runs of one kind share their
 processes, one after another, each from an empty queue. Results are measured once the queue is in its steady state:
 neither those that were generated ahead while the first update waited, nor the last ones, beside which nothing is
-generated; else a lag of 4 would seem faster than its engine. Without a queue three results come before the first that
-is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue, where
+generated; else a lag of 4 would seem faster than its engine. Without a queue ``COMPILED`` results come before the first
+that is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue, where
 each has the engine and the GPU for itself, and of the GPU's utilization meanwhile (``benchmarks.queues.utilization``),
 which is printed behind the times. It is the mean of many steps. A call without samples counts as one that keeps the GPU
 busy. Under MPS kernels of two processes run side by side, so that they share the GPU less than their utilization says.
@@ -86,6 +86,9 @@ GENERATE, LOAD = "sampler.generate", "sampler.load"
 
 PREDICTED = 20
 """How many times lag + 1 steps a prediction is the mean of."""
+
+COMPILED = 5
+"""After so many calls an engine takes as long as from then on: until the third vLLM compiles."""
 
 RUNS = ("10:none", "3:none", "10:4", "10:4flight", "3:4flight", "3:4")
 
@@ -166,12 +169,13 @@ class Case:
 
     @property
     def before(self) -> int:
-        """How many results come before the first that is measured; vLLM's third call still compiles."""
-        return 2 * self.lag + 1 if self.lag else 3
+        """How many results come before the first that is measured."""
+        return 2 * self.lag + 1 if self.lag else COMPILED
 
     def measured(self, steps: int) -> int:
-        """How many results are measured: without a queue they differ little, with one they may come lag + 1 at once."""
-        return -(-steps // (self.lag + 1)) * (self.lag + 1) if self.lag else min(steps, 3)
+        """How many results are measured: with a queue they may come lag + 1 at once."""
+        at_once = (self.lag or 0) + 1
+        return -(-steps // at_once) * at_once
 
     def batches(self, measured: int) -> int:
         """How many batches a run has, of which so many are measured."""
@@ -267,7 +271,7 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
     results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
     times, lengths, timelines, oldest = list[float](), list[float](), list[Timeline](), list[OldestTokens]()
     with TemporaryDirectory() as folder:
-        trace = Path(folder) / "steps.json"
+        trace = Path(args.traces or folder) / f"{case.name}.json"
         with UtilizationSampler() as sampler, running.trace(trace):
             for _, rollout, *oldest_of_batch in results:
                 times.append(time.perf_counter())
@@ -410,6 +414,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=5, help="measured steps of a row")
     parser.add_argument("--batch", type=int, default=16_384, help="tokens of a micro-batch")
     parser.add_argument("--cache", type=int, default=320_000, help="the most tokens of the engine's cache")
+    parser.add_argument("--traces", help="a folder for a trace of every run")
     parser.add_argument("--until", type=float, default=1e9, help="no row begins that may end after so many seconds")
     args = parser.parse_args(argv)
     for position, cells in enumerate(table(args)):
