@@ -11,20 +11,20 @@ weights in flight, to an engine that samples the rows of up to lag + 1 calls in 
 processes, one after another, each from an empty queue. Results are measured once the queue is in its steady state:
 neither those that were generated ahead while the first update waited, nor the last ones, beside which nothing is
 generated; else a lag of 4 would seem faster than its engine. Without a queue ``COMPILED`` results come before the first
-that is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue, where
-each has the engine and the GPU for itself, and of the GPU's utilization meanwhile (``benchmarks.queues.utilization``),
-which is printed behind the times. It is the mean of many steps. A call without samples counts as one that keeps the GPU
-busy. Under MPS kernels of two processes run side by side, so that they share the GPU less than their utilization says.
-So if there is a run with a lag of 1 between calls, as in ``--runs 10:none 10:1 10:4flight``, later rows are predicted
-from it: there all calls of the actor run beside ``generate``, and if they take 1.2 times as long as alone, its
-utilization is 0.2. On two GPUs later rows are predicted from the times that calls took there. How much room a call
-leaves in the batch of its engine (``engine_utilization``) is measured where weights are in flight: a stream begins with
-lag + 1 calls at once, and until the first weights arrive all of their tokens have the same version. So the engine has
-sampled this many tokens in this time, and a call occupies it for as long as it takes to sample the tokens of one. That
-is right whether calls share the engine or wait for their rows to be admitted, and it leaves out the end of the stream,
-where the engine has few rows. The first stream only warms up vLLM, and the results before those that are measured give
-the number, or its seconds where no row without a queue comes before. The reward takes no time, and every row trains
-with the same columns.
+that is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue,
+where each has the engine and the GPU for itself, and of the GPU's utilization meanwhile
+(``benchmarks.queues.utilization``), which is printed behind the times. It is the mean of many steps. A call without
+samples counts as one that keeps the GPU busy. Under MPS kernels of two processes run side by side, so that they share
+the GPU less than their utilization says. So if there is a run with a lag of 1 between calls, as in ``--runs 10:none
+10:1 10:4flight``, later rows are predicted from it: there all calls of the actor run beside ``generate``, and if they
+take 1.2 times as long as alone, its utilization is 0.2. On two GPUs later rows are predicted from the times that calls
+took there. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where weights
+are in flight: a stream begins with lag + 1 calls at once, and until the first weights arrive all of their tokens have
+the same version. So the engine has sampled this many tokens in this time, and a call occupies it for as long as it
+takes to sample the tokens of one. That is right whether calls share the engine or wait for their rows to be admitted,
+and it leaves out the end of the stream, where the engine has few rows. The first stream only warms up vLLM, and the
+results before those that are measured give the number, or its seconds where no row without a queue comes before. The
+reward takes no time, and every row trains with the same columns.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def deployment(args: argparse.Namespace, *, in_flight: bool, calls: int) -> hf.D
     sampling = SamplerConfig(model, generation, autocast="bfloat16" if on_gpu else None, concurrent_calls=calls)
     role = InFlightLongTails if in_flight else LongTailSampler
     return hf.Deployment(
-        actor=hf.place(LongTailActor, actor, pool=trainer),
+        actor=hf.place(LongTailActor, actor, pool=trainer, transport="cuda ipc" if args.copied else None),
         sampler=hf.place(role, sampling, pool=engine, colocate=False),
         reward=reward,
     )
@@ -284,7 +284,7 @@ def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured
             occupied = seconds_before_load(read_trace(trace.read_text())) / calls_sampled
     seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
     steps = timelines[case.before : case.before + count]
-    calls = recorded_seconds(running.plan, steps)
+    calls = recorded_seconds(running.plan, timelines[case.before :])  # all of them: durations vary by a quarter
     if case.lag is None:
         for name, utilization in utilization_of_calls(sampler.samples, steps).items():
             calls[name] = replace(calls[name], utilization=utilization)
@@ -404,6 +404,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", choices=("two", "one", "shared"), default="two")
     parser.add_argument("--cpu", action="store_true", help="processes without GPUs instead")
+    parser.add_argument("--copied", action="store_true", help="weights wait for an engine's calls in copies")
     parser.add_argument("--stored", action="store_true", help="weights through the object store instead of NCCL")
     parser.add_argument("--hidden", type=int, default=1280)
     parser.add_argument("--layers", type=int, default=24)

@@ -65,7 +65,8 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     memory, for the parts that do not leave or arrive where a role has them (``message_memory``). Where only changes go,
     both sides have twice as much, and the role that sends keeps what it has sent. While a role generates from other
     slices, the rest of these is there. Weights that its process reads in the memory of another one are there as a
-    whole, in copies of both sides; in flight also while it generates.
+    whole, in copies of both sides; in flight also while it generates. Behind a queue a copy may wait for a reader at
+    any time, one for each step that the reader may be ahead.
     """
     added = {step.node: _added(plan, syncs, step) for step in plan.steps}
     places = plan.deployment.placements
@@ -131,8 +132,8 @@ def _added(plan: Plan, syncs: Sequence[SyncTraffic], step: Step) -> Mapping[str,
         loads = beside or step.node == sync.target_node or (sync.within and step.label == sync.target)
         if loads:
             added.setdefault(load.role, Counter()).update(sync.added)
-        if sync.copied and (loads or step.node == sync.source_node):
-            added.setdefault(export.role, Counter()).update({"copied weights": sync.copied})
+        if sync.copied and (sync.waiting or loads or step.node == sync.source_node):
+            added.setdefault(export.role, Counter()).update({"copied weights": sync.copied * max(1, sync.waiting)})
         if sync.kept:
             added.setdefault(export.role, Counter()).update({"weights sent last": sync.kept})
         if sync.leaving and (loads or step.node == sync.source_node):

@@ -16,6 +16,8 @@ from operator import add
 
 from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
 from hfdsl.errors import HfError
+from hfdsl.graph.lags import stage_lags
+from hfdsl.graph.program import RoleCall
 from hfdsl.plan.delta_memory import delta_bytes
 from hfdsl.plan.message_memory import buffer_bytes, largest_bucket
 from hfdsl.plan.payloads import planned_topology
@@ -50,6 +52,8 @@ class SyncTraffic:
     """Whether it is an all-gather within groups of ranks."""
     copied: int
     """The bytes that a rank copies for its readers, which read them at once; 0 if weights go bucket by bucket."""
+    waiting: int
+    """The most copies that wait for their readers while the rank trains on; 0 without a queue, and in flight."""
     leaving: int
     """The bytes of the buffers of a rank that sends; 0 unless weights go bucket by bucket."""
     kept: int
@@ -99,6 +103,7 @@ class SyncTraffic:
             "buckets": self.buckets,
             "gathers": self.gathers,
             "copied": self.copied,
+            "waiting": self.waiting,
             "leaving": self.leaving,
             "kept": self.kept,
             "seconds": self.seconds,
@@ -146,11 +151,25 @@ def syncs(plan: Plan, bandwidths: Mapping[str, float] = BANDWIDTHS) -> Iterator[
             buckets=buckets,
             gathers=bool(schedule.gather_groups),
             copied=buffers.copied,
+            waiting=_waiting_copies(plan, sync) if at_once else 0,
             leaving=buffers.leaving,
             kept=buffers.kept,
             seconds=buckets * LATENCY_SECONDS + busiest / _bandwidth(plan, sync, bandwidths),
         )
     yield from _reshardings(plan, bandwidths)
+
+
+def _waiting_copies(plan: Plan, sync: WeightSync) -> int:
+    """The most versions of a state that wait for calls of their readers which were submitted before.
+
+    With a lag of k, k batches at most are trained while a call runs that was submitted k batches before.
+    """
+    load = plan.node(sync.target.node.id).op
+    if isinstance(load, RoleCall) and load.during is not None:
+        return 0
+    ahead, of = stage_lags(plan.split), plan.split.of
+    stages = {of[step.node] for step in plan.steps if step.role == sync.target.role}
+    return max((ahead.get((stage, of[sync.source.node.id]), 0) for stage in stages), default=0)
 
 
 def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTraffic]:
@@ -192,6 +211,7 @@ def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTr
             buckets=-(-received // max(change.staging, 1)),
             gathers=bool(schedule.gather_groups),
             copied=0,
+            waiting=0,
             leaving=0,
             kept=0,
             seconds=LATENCY_SECONDS + received / bandwidths["gpu" if place.pool.use_gpu else "copy"],

@@ -15,6 +15,9 @@ in 18 s, and ``lag=1``::
     generate, update, load   60 / 2 = 30
     generate, load           42 / 1 = 42
 
+A load whose weights are sent from the memory in which they train (``weight_senders``) has a place in the order of the
+processes that send them, too: there update and load take 19 s.
+
 A load that is in flight (``hf.sync(..., during="generate")``) has no place in the order of its process: of the last two
 edges the second is left, and the engine's own cycle is its 41 s.
 
@@ -49,8 +52,10 @@ from hfdsl.graph.columns import columns_read
 from hfdsl.graph.program import Derived
 from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.marked_graph import Cycle, MarkedGraph, TokenEdge
+from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.queues import out_of_step
+from hfdsl.plan.weight_senders import weight_senders
 from hfdsl.types.batches import closest
 
 
@@ -237,11 +242,16 @@ def _in_order(plan: Plan) -> Iterator[Step]:
 
 
 def _orders(plan: Plan) -> Iterator[list[str]]:
-    """By process its calls in the order of a round, without those that may be in progress at once."""
-    calls: dict[tuple[str, int], list[str]] = {}
+    """By process its calls in the order of a round, without those that may be in progress at once.
+
+    A load of weights is among the calls of the processes that send them.
+    """
+    calls: dict[Process, list[str]] = {}
+    senders = weight_senders(plan)
     for step in _in_order(plan):
-        for rank in step.ranks if calls_at_once(plan, step) == 1 else ():
-            calls.setdefault((step.group, rank), []).append(step.label)
+        own = [(step.group, rank) for rank in step.ranks if calls_at_once(plan, step) == 1]
+        for process in (*own, *senders.get(step.node, ())):
+            calls.setdefault(process, []).append(step.label)
     yield from calls.values()
 
 

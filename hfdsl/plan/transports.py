@@ -47,8 +47,8 @@ def broadcasts(plan: Plan, waits: Dependencies, direct_groups: frozenset[str]) -
         direct = all(
             _receives_whole(reader) and goes_direct(plan, direct_groups, step.node, reader.group) for reader in readers
         )
-        in_flight = any(plan.loads_in_flight(reader) for reader in readers)
-        if readers and not in_flight and follow and at_once and direct and _on_separate_gpus(plan, [step, *readers]):
+        waits_for_all = not _has_transport(plan, step) and not any(plan.loads_in_flight(reader) for reader in readers)
+        if readers and waits_for_all and follow and at_once and direct and _on_separate_gpus(plan, [step, *readers]):
             reading = dict.fromkeys((reader.group, rank) for reader in readers for rank in reader.ranks)
             participants[step.node] = (step.layout.producer(0), *reading)
     return participants
@@ -75,12 +75,17 @@ def exchanges(
             for load in loads
         )
         linked = groups is None or all(step.group in groups for step in steps)
-        stored = step.role is not None and plan.deployment[step.role].transport == "object store"
-        if plan.optimize.direct and together and linked and not stored and _on_separate_gpus(plan, steps):
+        stated = _has_transport(plan, step)
+        if plan.optimize.direct and together and linked and not stated and _on_separate_gpus(plan, steps):
             for sync, load in zip(step.parts, loads, strict=True):
                 senders = [(step.group, step.ranks[rank]) for rank in sync.senders]
                 participants[load.node] = (*senders, *((load.group, rank) for rank in load.ranks))
     return participants
+
+
+def _has_transport(plan: Plan, step: Step) -> bool:
+    """Whether the placement of a step's role states a transport, by which its weights go, too."""
+    return step.role is not None and plan.deployment[step.role].transport is not None
 
 
 def _exports_state(plan: Plan, step: Step) -> bool:

@@ -243,6 +243,23 @@ def test_weights_that_are_read_in_the_memory_of_others_are_there_as_a_whole(prog
     }
 
 
+@hf.dataflow
+def queued_between_calls(prompts: Prompts, trainer: Trainer, engine: Sized, *, lag: int = 3) -> None:
+    trainer.update(hf.queue(engine.generate(prompts), lag=lag, late="wait"))
+    hf.sync(trainer, engine)
+
+
+@pytest.mark.parametrize(("lag", "copies"), [(1, 1), (3, 3)])
+def test_behind_a_queue_as_many_copies_wait_as_its_lag_allows(lag: int, copies: int) -> None:
+    trainer = hf.place(SizedTrainer, *WEIGHTS, pool=hf.ResourcePool([1], name="trainers"), transport="cuda ipc")
+    engine = hf.place(Sized, *WEIGHTS, layout=Slices(0), pool=hf.ResourcePool([1], name="engines"))
+    plan = queued_between_calls.given(lag=lag).compile(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
+    [sync] = plan.syncs
+    assert (sync.copied, sync.waiting) == (160, copies)
+    for step in plan.steps:
+        assert _added(plan, plan.syncs, step)["trainer"] == {"copied weights": 160 * copies}
+
+
 def test_copies_for_several_readers_add_up() -> None:
     @hf.dataflow
     def twice(prompts: Prompts, trainer: Trainer, engine: InFlight, judge: InFlight) -> None:

@@ -201,6 +201,14 @@ def tensors_in_flight(
     return trained
 
 
+@hf.dataflow
+def tensors_between_calls(prompts: Prompts, engine: TensorEngine, actor: TensorActor, *, lag: int = 3) -> Trained:
+    """The same, with weights that wait for the end of a call."""
+    trained = actor.update(hf.queue(engine.generate(prompts), lag=lag, late="wait"))
+    hf.sync(actor, engine)
+    return trained
+
+
 def flight_deployment(
     engines: int = 2, tokens: int = TOKENS, pause: float = 0.0, at_once: int = 1, meet: bool = False
 ) -> hf.Deployment:

@@ -20,6 +20,7 @@ import hfdsl as hf
 from hfdsl.errors import CheckpointError, DefinitionError, HfError, WiringError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
+from hfdsl.plan.timeline import read_trace
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
@@ -42,6 +43,7 @@ from tests.runtime.in_flight_programs import (
     in_flight,
     next_token,
     prompts,
+    tensors_between_calls,
     tensors_in_flight,
 )
 from tests.runtime.stage_programs import GivenSeconds
@@ -417,6 +419,29 @@ def test_tensors_in_flight_go_from_gpu_to_gpu_and_each_version_arrives_as_it_was
         results = list(running.stream(prompts(6, SIZE)))
     assert [result.tokens.tensor.tolist() for result in results] == remade(results, SIZE, "tensors_in_flight")
     assert any(result.versions.tensor.max() for result in results)
+
+
+def test_an_actor_whose_weights_are_copied_trains_on_while_they_wait_for_their_engine(
+    ray_cluster: Any, tmp_path: Path
+) -> None:
+    """A load comes behind the calls that were submitted before it, and still gets the weights of its own version."""
+    places = hf.Deployment(
+        engine=hf.place(TensorEngine, TOKENS, 0.05, pool=hf.ResourcePool([1])),
+        actor=hf.place(TensorActor, pool=hf.ResourcePool([1]), transport="cuda ipc"),
+    )
+    plan = tensors_between_calls.compile(places, dims={B: SIZE, R: TOKENS})
+    [load] = [step.node for step in plan.steps if step.label == "engine.load"]
+    assert [edge.transport for edge in plan.edges if edge.target == load] == ["cuda ipc"]
+    trace = tmp_path / "steps.json"
+    with plan.launch("ray", seed=SEED, deadline=60) as running, running.trace(trace):
+        results = list(running.stream(prompts(6, SIZE)))
+    with plan.launch("local", seed=SEED) as local:
+        expected = list(local.stream(prompts(6, SIZE)))
+    for result, same in zip(results, expected, strict=True):
+        assert result.tokens.tensor.tolist() == same.tokens.tensor.tolist()
+        assert result.versions.tensor.tolist() == same.versions.tensor.tolist()
+    first, second, *_ = [{call.name: call for call in step.calls} for step in read_trace(trace.read_text())]
+    assert second["actor.update"].start < first["engine.load"].start
 
 
 def test_the_memory_of_weights_that_no_call_will_load_is_freed() -> None:

@@ -12,8 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from hfdsl.deploy.deployment import TransportName
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import Interval, Timeline
+from hfdsl.protocols.layouts import Parameter, Replicas, Shards
 from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
     DrawnSeconds,
@@ -27,7 +29,19 @@ from hfdsl.runtime.queues.plan_simulation import (
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from tests.nightly import examples
-from tests.runtime.queue_programs import Actor, B, Engine, Judge, branches, chain, deployment, flow, rows
+from tests.runtime.queue_programs import (
+    Actor,
+    B,
+    Engine,
+    Judge,
+    Prompts,
+    Samples,
+    branches,
+    chain,
+    deployment,
+    flow,
+    rows,
+)
 
 seconds = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
@@ -54,6 +68,42 @@ def on_one_device() -> hf.Deployment:
 @cache
 def plan(lag: int, place: Callable[[], hf.Deployment] = deployment) -> CompiledPlan:
     return flow.given(lag=lag, late="wait").compile(place(), dims={B: 4})
+
+
+class Sender(hf.Worker):
+    """Two ranks that train half of the weights each."""
+
+    @staticmethod
+    def state_parameters() -> dict[str, list[Parameter]]:
+        return {"policy": [Parameter("weight", (8, 4))]}
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def update(self, batch: Samples) -> Samples: ...
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=Shards("dp"))
+    def weights(self) -> dict[str, object]: ...
+
+
+class Receiver(hf.Worker):
+    """An engine that has all of the weights."""
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Samples: ...
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=Replicas())
+    def load(self, weights: dict[str, object]) -> None: ...
+
+
+@hf.dataflow
+def exchanging(prompts: Prompts, engine: Receiver, actor: Sender) -> Samples:
+    trained = actor.update(hf.queue(engine.generate(prompts), lag=1, late="wait"))
+    hf.sync(actor, engine)
+    return trained
 
 
 @dataclass(frozen=True)
@@ -101,6 +151,47 @@ def test_a_chain_of_single_ranks_follows_the_recurrence(
     assert list(simulated.results) == updated[1:]
     check_decisions(QueueSpec("queue", lag), simulated.decisions)
     assert max(simulated.staleness) == min(lag, 11)
+
+
+@cache
+def exchanging_plan(transport: TransportName | None = None) -> CompiledPlan:
+    """An engine that gets its weights from the memory of two ranks that train, or from copies by a transport."""
+    deployment = hf.Deployment(
+        engine=hf.place(Receiver, pool=hf.ResourcePool([1], use_gpu=False, name="engine")),
+        actor=hf.place(Sender, pool=hf.ResourcePool([2], use_gpu=False, name="actor"), transport=transport),
+    )
+    return exchanging.compile(deployment, dims={B: 4})
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), seconds, seconds, seconds)
+def test_who_sends_weights_from_where_it_trains_waits_for_their_reader(
+    lag: int, generate: list[int], update: list[int], load: list[int]
+) -> None:
+    takes = {
+        "engine.generate": InOrder(entries=generate),
+        "actor.update": InOrder(entries=update),
+        "engine.load": InOrder(entries=load),
+    }
+    simulated = simulate_plan(with_lag(exchanging_plan(), lag), takes, 12)
+    generated, updated, loaded = [0.0], [0.0], [0.0]  # ends, after one before the first step
+    for step in range(12):
+        while len(generated) <= min(step + lag + 1, 12):  # a dispatch reads the weights of the last load before it
+            begin = max(generated[-1], loaded[-1])
+            generated.append(begin + takes["engine.generate"].of(0, "", len(generated) - 1))
+        updated.append(max(loaded[-1], generated[step + 1]) + takes["actor.update"].of(0, "", step))
+        loaded.append(max(updated[-1], generated[-1]) + takes["engine.load"].of(0, "", step))
+    assert list(simulated.results) == updated[1:]
+
+
+def test_weights_that_are_sent_from_where_they_train_couple_both_sides_at_any_lag() -> None:
+    takes = {"engine.generate": InOrder(entries=[2, 2, 7, 7]), "actor.update": InOrder(entries=[4])}
+    coupled, *free = (
+        [simulate_plan(with_lag(compiled, lag), takes, 40).results for lag in (1, 4)]
+        for compiled in (exchanging_plan(), exchanging_plan("object store"), plan(1, single))
+    )
+    seconds_per_step = [[(results[35] - results[15]) / 20 for results in of_plan] for of_plan in (coupled, *free)]
+    assert seconds_per_step == [[5.5, 5.5], [5.5, 4.5], [5.5, 4.5]]
 
 
 TICKS = 240

@@ -18,8 +18,10 @@ begins another one as soon as fewer than that are. Calls of different processes 
 engine, share it by their utilization (``virtual_clock``); unless that is given, a call is taken to occupy all of both.
 Rows are read chunk by chunk: a rank waits for the chunks of a value that hold its rows and, behind a filter, for
 everything that the filter reads. Ranks of a method that writes or exports a state work together: they begin and end
-together, all of them as slow as on the slowest device. Transfers between processes take no time, and a load of weights
-in flight slows down no call. The driver submits nothing that follows a result before the result exists.
+together, all of them as slow as on the slowest device. So do a load and the processes that send its weights from the
+memory in which they train (``weight_senders``): if the engine above has such a load, update 1 also waits until it has
+generated step 1, whatever the lag. Other transfers between processes take no time, and a load of weights in flight
+slows down no call. The driver submits nothing that follows a result before the result exists.
 """
 
 from __future__ import annotations
@@ -37,8 +39,10 @@ from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Queue, Ref
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.concurrency import calls_at_once
+from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.timeline import Interval, Timeline
+from hfdsl.plan.weight_senders import weight_senders
 from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.decisions import Decision
@@ -251,10 +255,12 @@ class PlanCalls:
     _parts: dict[int, Sequence[_Part]] = field(default_factory=dict)
     _steps: dict[int, Step] = field(init=False)
     _pools: dict[str, ResourcePool] = field(init=False)
+    _senders: Mapping[int, Sequence[Process]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._steps = {step.node: step for step in self.plan.steps}
         self._pools = {group.name: group.pool for group in self.plan.groups}
+        self._senders = weight_senders(self.plan)
 
     def submit(self, stage: int, number: int) -> None:
         """Submit the calls of a stage's step, in program order."""
@@ -299,14 +305,15 @@ class PlanCalls:
         in_flight, node = self.plan.loads_in_flight(step), step.node if step.node in self.at_once else None
         pool = self._pools.get(step.group)
         of_group = devices(pool) if pool is not None else [(step.group, rank) for rank in range(max(step.ranks) + 1)]
-        together = works_together(step) and not in_flight
+        senders = [(group, rank, None) for group, rank in self._senders.get(step.node, ())]
+        together = (works_together(step) or bool(senders)) and not in_flight
         for ranks in [step.ranks] if together else [(rank,) for rank in step.ranks]:
             chunks = {chunk for rank, chunk in zip(step.ranks, step.chunk_of, strict=True) if rank in ranks}
             yield _Part(
                 ranks=ranks,
                 drawn_by=() if together else ranks,
                 reads=tuple(sorted({read for chunk in chunks for read in self._reads(step, chunk)})),
-                servers=() if in_flight else tuple((step.group, rank, node) for rank in ranks),
+                servers=() if in_flight else (*((step.group, rank, node) for rank in ranks), *senders),
                 devices=() if in_flight else tuple(of_group[rank] for rank in ranks),
             )
 

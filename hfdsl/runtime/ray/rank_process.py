@@ -254,6 +254,8 @@ class RankProcess(Worker):
         """
         if self._failed is not None:
             raise self._failed
+        import torch
+
         from hfdsl.runtime.transports.broadcast import send
 
         while self._broadcasts:
@@ -265,6 +267,9 @@ class RankProcess(Worker):
             exchanges, self._exchanges = self._exchanges, {}
             self._executor.synced_digests.begin_sent()
             send_all(exchanges)
+        if torch.cuda.is_initialized():
+            # The GPU still waits for readers: else the next call would seem to take as long as they need.
+            torch.cuda.current_stream().synchronize()
         return [report.to_wire() for report in self._executor.synced_digests.take_sent()]
 
     def next_direct(self) -> Any:
