@@ -80,11 +80,13 @@ class Sender(hf.Worker):
     @hf.register(hf.Dispatch.DP_PROTO)
     @hf.writes("policy")
     @hf.corrects("policy", lag=8)
-    def update(self, batch: Samples) -> Samples: ...
+    def update(self, batch: Samples) -> Samples:
+        return batch
 
     @hf.register(hf.Dispatch.ONE_TO_ALL)
     @hf.exports("policy", layout=Shards("dp"))
-    def weights(self) -> dict[str, object]: ...
+    def weights(self) -> dict[str, object]:
+        return {}
 
 
 class Receiver(hf.Worker):
@@ -92,7 +94,8 @@ class Receiver(hf.Worker):
 
     @hf.register(hf.Dispatch.DP_PROTO)
     @hf.reads("policy")
-    def generate(self, prompts: Prompts) -> Samples: ...
+    def generate(self, prompts: Prompts) -> Samples:
+        return Samples(x=prompts.x.tensor, version=prompts.x.tensor.long())
 
     @hf.register(hf.Dispatch.ONE_TO_ALL)
     @hf.loads("policy", layout=Replicas())
