@@ -19,6 +19,7 @@ from hfdsl.plan.segments import dependencies, submission_order
 from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.plan.versions import tokens_have_versions, versions_text
+from hfdsl.plan.weight_senders import weight_senders
 from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.types.columns import ObjSpec
 from hfdsl.types.numbers import byte_amount
@@ -166,6 +167,10 @@ def _queues(plan: Plan) -> Iterator[str]:
     for part in range(split.count) if split.queues else ():
         labels = [step.label for step in plan.steps if split.of[step.node] == part]
         yield f"stage {part}  {', '.join(labels)}"
+    steps = {step.node: step for step in plan.steps}
+    for node, senders in weight_senders(plan).items() if split.queues else ():
+        groups, load = dict.fromkeys(group for group, _ in senders), steps[node]
+        yield f"waits    {', '.join(groups)} in {load.label}, for the calls of {load.role} that were dispatched before it"
 
 
 def _fused(order: Iterable[Phase]) -> Iterator[list[str]]:
