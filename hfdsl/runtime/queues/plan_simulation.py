@@ -119,7 +119,8 @@ def recorded_seconds(plan: Plan, steps: Iterable[Timeline]) -> dict[str, Recorde
 
     If ranks work together, a duration lasts from the last start to the last end; otherwise each rank has its own.
     """
-    together = {step.label for step in plan.steps if works_together(step)}
+    sent = weight_senders(plan)
+    together = {step.label for step in plan.steps if step.node in sent or works_together(step)}
     seconds: dict[str, list[float]] = {}
     for timeline in steps:
         by_name: dict[str, list[Interval]] = {}
