@@ -169,8 +169,8 @@ def _queues(plan: Plan) -> Iterator[str]:
         yield f"stage {part}  {', '.join(labels)}"
     steps = {step.node: step for step in plan.steps}
     for node, senders in weight_senders(plan).items() if split.queues else ():
-        groups, load = dict.fromkeys(group for group, _ in senders), steps[node]
-        yield f"waits    {', '.join(groups)} in {load.label}, for the calls of {load.role} that were dispatched before it"
+        groups, load = ", ".join(dict.fromkeys(group for group, _ in senders)), steps[node]
+        yield f"waits    {groups} in {load.label}, for the calls of {load.role} that were dispatched before it"
 
 
 def _fused(order: Iterable[Phase]) -> Iterator[list[str]]:
