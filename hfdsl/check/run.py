@@ -20,6 +20,7 @@ from hfdsl.check.report import Coverage, Report
 from hfdsl.check.rules import (
     balances,
     baselines,
+    body_temperatures,
     borrowed_scores,
     caches,
     call_obstacles,
@@ -222,6 +223,7 @@ RULES: tuple[Rule | BySize, ...] = (
     precision.references_compute_alike,
     vocabularies.readers_have_the_vocabulary,
     temperatures.temperatures_agree,
+    body_temperatures.updates_are_at_the_temperature_of_their_samples,
     engines.losses_correct_engines,
     dropout.ratios_are_without_dropout,
     loss_terms.terms_do_what_they_say,

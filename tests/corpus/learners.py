@@ -86,3 +86,28 @@ class Causal(Table):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
         self.model: Any = lambda ids: SimpleNamespace(logits=self.table[ids])
+
+
+class Tempered(Descending):
+    """A policy that samples at a temperature; its model gives logits, as those of transformers do."""
+
+    def __init__(self, config: PolicyConfig, temperature: float = 0.7) -> None:
+        super().__init__(config)
+        self.temperature = temperature
+        self.model: Any = lambda ids: SimpleNamespace(logits=self.table[ids])
+
+    @register(Dispatch.THREE_D_PROTO)
+    def generate(self, prompts: Prompts) -> Rollout:
+        return self.sampled(prompts, self.temperature)
+
+    def sampled(self, prompts: Prompts, temperature: float) -> Rollout:
+        """Responses to prompts, without log-probs."""
+        import torch
+
+        ids, count = prompts.ids.tensor, self.config.response
+        for draw in hf.current_call().uniforms(count).T:
+            logits = self.model(ids).logits[:, -1] / temperature
+            token = (logits.softmax(-1).cumsum(-1) < draw[:, None]).sum(-1, keepdim=True)
+            ids = torch.cat([ids, token.clamp(max=TOKENS - 1)], dim=1)
+        mask = torch.ones(len(ids), count, dtype=torch.bool)
+        return Rollout(ids=ids, response_mask=mask, log_probs=torch.zeros(len(ids), count))
