@@ -7,7 +7,6 @@ how it is computed. Coefficients count as positive where the rule trusts them.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -18,46 +17,32 @@ from hfdsl.check import policy_terms as terms
 from hfdsl.check.flow_interpretation import FlowInterpretation
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
 from hfdsl.check.names import last_name
-from hfdsl.check.policy_terms import POSITIVE, PolicyValue, Quantity, Several, Sum, has_kind, has_terms
+from hfdsl.check.policy_masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
+from hfdsl.check.policy_names import COEFFICIENT, ENTROPY, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
+from hfdsl.check.policy_terms import (
+    POSITIVE,
+    UNKNOWN_PART,
+    PolicyValue,
+    Quantity,
+    Several,
+    Sum,
+    has_kind,
+    has_terms,
+)
 from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.row_tensors import functions
 from hfdsl.check.sources import Function, span_of
+from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import PortType, StaticType
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
 
-GAIN: Final = re.compile(
-    r"(advs?|advantages?|gaes?)(_(hat|norm|normalized|scaled|values?))?|gains?|returns?|rewards?",
-)
-"""The names of columns of which more is better."""
-
-LOG_PROB: Final = re.compile(r"(.*_)?log_?p(rob)?s?")
-"""The names of columns, and of methods that cannot be read, with log-probs of tokens."""
-
-REFERENCE: Final = re.compile(r"(.*[._])?(base|init|initial|ref|reference|sft)([._].*)?")
-"""The paths of columns of a reference, and what calls that compare with one mention."""
-
-OTHERS: Final = re.compile(r".*(base|expert|frozen|old|prior|ref|target|teacher).*")
-"""The names of models and columns whose log-probs are neither the policy's nor certainly a reference's."""
-
-TEACHER: Final = re.compile(r".*(expert|target|teacher).*")
-"""The names of columns of a model that a policy is to become like."""
-
-COEFFICIENT: Final = re.compile(
-    r"(?!log_)(.*_)?(alpha|beta|coef|coeff|coefficient|constant|entropy|kl|lam|lambda|scale|steps|temperature"
-    r"|weight)s?(_.*)?"
-)
-"""The names of attributes that weigh a term."""
-
-ENTROPY: Final = re.compile(r"(compute_|get_|token_)?entropy(_from_logits)?")
-"""The names of methods that give an entropy, where they cannot be read."""
-
 SAME: Final = functions(
-    "T bfloat16 cat chunk clamp clamp_max clamp_min clip clone contiguous cpu cuda double expand expand_as flatten "
-    "float half index_select item masked_fill masked_select mean movedim nan_to_num nanmean nansum permute "
-    "repeat_interleave requires_grad_ reshape split squeeze stack sum to transpose type type_as unsqueeze unbind view "
-    "view_as"
+    "T bfloat16 bool cat chunk clamp clamp_max clamp_min clip clone contiguous cpu cuda double expand expand_as "
+    "flatten float half index_select int item long masked_fill masked_select mean movedim nan_to_num nanmean nansum "
+    "permute repeat_interleave requires_grad_ reshape split squeeze stack sum to transpose type type_as unsqueeze "
+    "unbind view view_as"
 )
 """Functions whose result rises with their tensor."""
 
@@ -78,11 +63,11 @@ GROWTHS: Final = functions("exp pow relu sigmoid softmax softplus")
 
 MADE: Final[Mapping[str, Quantity]] = {
     "Categorical": Quantity("categorical"),
-    "cross_entropy": Quantity("log_prob", -1),
-    "nll_loss": Quantity("log_prob", -1),
+    "cross_entropy": Quantity("log_prob", -1, masks=terms.SOME),
+    "nll_loss": Quantity("log_prob", -1, masks=terms.SOME),
     "softmax": Quantity("chances"),
 }
-"""Results of functions of torch, of logits or log-probs that need not be known."""
+"""Results of functions of torch, of logits or log-probs that need not be known; labels may leave tokens out."""
 
 BACKWARD: Final = frozenset({"allow_unused", "create_graph", "inputs", "retain_graph"})
 """The options of what takes gradients that leave them as they are."""
@@ -98,12 +83,14 @@ class Reversal(NamedTuple):
 class Collected(NamedTuple):
     """The losses and reversals that an interpretation found, also in the functions that a body calls.
 
-    ``by_name`` are methods whose results are known by their names alone.
+    ``by_name`` are methods whose results are known by their names alone, and ``padded_ratios`` exponentials of means
+    over tokens and padding.
     """
 
     losses: list[PolicyValue]
     reversals: list[Reversal]
     by_name: list[str]
+    padded_ratios: list[Span]
 
 
 class PolicyInterpretation(FlowInterpretation[PolicyValue]):
@@ -127,7 +114,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         depth: int = 0,
     ) -> None:
         super().__init__(body, definition, group, ports, methods, depth)
-        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected([], [], [])
+        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected([], [], [], [])
         self.columns = dict[str, PolicyValue]()
         self.names |= {name: POSITIVE for name, kind in ports.items() if isinstance(kind, StaticType)}
 
@@ -167,7 +154,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
 
     def set_part(self, value: PolicyValue, part: PolicyValue) -> PolicyValue:
         """A tensor after a part of it has been set; of zeros, as a buffer is made, it is that part."""
-        return part if value is None or has_kind(value, "number") else self.joined(value, part)
+        if value is None or has_kind(value, "number"):
+            return part.masked(UNKNOWN_PART) if isinstance(part, Quantity) else part
+        return self.joined(value, part)
 
     # -- leaves
 
@@ -177,7 +166,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         if path in self.unknown_columns:
             return None
         if issubclass(spec.dtype, Bool) or name.endswith("mask"):
-            return POSITIVE
+            return POSITIVE.masked(path)
+        if is_token_column(spec):
+            return Quantity("tokens", masks=frozenset([path]))
         if LOG_PROB.fullmatch(name):
             if REFERENCE.fullmatch(path) and not TEACHER.fullmatch(name):
                 return Quantity("reference")
@@ -218,7 +209,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             return None
         result = self.sum_of(operation) or self.made_by(operation) or self.computed(operation)
         if result is None and function in COUNTS and not has_terms(source):
-            return POSITIVE
+            masks = masks_of_test(operation) if function in TESTS else getattr(source, "masks", ())
+            return POSITIVE.masked(*masks)
+        result = terms.selected(result) if takes_some(operation) else result
         return replace(result, place=span_of(self.file, operation.node)) if isinstance(result, Quantity) else result
 
     def take_gradients(self, operation: Operation[PolicyValue]) -> None:
@@ -242,10 +235,10 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
                 return terms.added(source, terms.negative(other))
             case "mul" | "multiply":
                 return terms.product(source, other)
-            case "div" | "true_divide" if has_kind(other, "number"):
-                return terms.product(source, other)
+            case "div" | "true_divide" if isinstance(other, Quantity) and other.kind == "number":
+                return terms.quotient(source, other)
             case "div" | "true_divide" if other is None and _is_hardly_negative(operation):
-                return source
+                return terms.quotient(source, None)
             case "neg" | "negative":
                 return terms.negative(source)
         return None
@@ -287,6 +280,8 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         function, kind = operation.function, source.kind
         match function, kind:
             case "exp" | "expm1", _:
+                if source.kind == "gap" and source.divisor == "width":
+                    self.found.padded_ratios.append(span_of(self.file, operation.node))
                 return terms.exponential(source)
             case "log", "chances":
                 return replace(source, kind="distribution")
@@ -295,14 +290,23 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             case ("abs" | "square", "gap") | ("pow", "gap") if _exponent(operation) % 2 == 0:
                 return Quantity("kl", base=source.base)
         if function == SUBSCRIPT:
-            return terms.element(source, operation.positional[0])
+            return element(source, operation.positional[0])
         if function in GROWTHS and kind in ("number", "advantage", "old", "reference"):
-            return POSITIVE
+            return POSITIVE.masked(*source.masks)
         if function in SAME:
             clipped = source.clipped or (function in CLIPS and kind == "ratio")
-            return replace(source, clipped=clipped, statistic=source.statistic or function in ("mean", "sum"))
-        are_numbers = all(has_kind(value, "number") for value in (source, *operation.others))
-        return source if are_numbers and function in OPERATORS.values() else None
+            has_mask = source.masks - terms.SOME and terms.SELECTION not in source.masks
+            counts_padding = function == "mean" and has_mask and not source.statistic
+            divisor = (counted_by_mean(operation) if counts_padding else "") or source.divisor
+            is_of_tokens = kind == "entropy" and not source.masks  # a sum over the vocabulary
+            statistic = source.statistic or (function in ("mean", "sum") and not is_of_tokens)
+            return replace(source, clipped=clipped, statistic=statistic, divisor=divisor)
+        values = (source, *operation.others)
+        if not all(has_kind(value, "number") for value in values) or function not in OPERATORS.values():
+            return None
+        masks = frozenset[str]().union(*(value.masks for value in values if isinstance(value, Quantity)))
+        is_kept = function == "bitwise_and" or not masks
+        return replace(source, masks=masks if is_kept else masks_of_test(operation))
 
     def extreme(self, operation: Operation[PolicyValue], value: PolicyValue, other: PolicyValue) -> PolicyValue:
         """The smaller or the greater of two, of which the first says what it is."""
@@ -311,7 +315,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         if value.kind == "surrogate" and (other.kind, other.sign) == ("surrogate", value.sign):
             if value.clipped != other.clipped and (operation.function in LEAST) is (value.sign < 0):
                 self.found.reversals.append(Reversal(value.sign, span_of(self.file, operation.node)))
-            return replace(value, clipped=False)
+            return replace(value, clipped=False).masked(*other.masks)
         if value.kind == "surrogate" and other.kind == "advantage":
             return value  # the bound of a dual clip
         is_bounded = other.kind == "number" and value.kind in ("advantage", "number", "ratio")
@@ -344,8 +348,13 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             return super().of_call(call, function, positional, named)
         first = positional[0] if positional else named.get("x")
         match function.__name__:
-            case "aggregated" | "masked" | "masked_mean" | "masked_sum" | "whitened":
+            case "whitened":
                 return first
+            case "aggregated" | "masked" | "masked_mean" | "masked_sum" as name:
+                mask = positional[1] if len(positional) > 1 else named.get("mask")
+                mask = mask if isinstance(mask, Quantity) else POSITIVE.masked(UNKNOWN_PART)
+                product = terms.product(first, replace(mask, kind="number", sign=1))
+                return terms.quotient(product, replace(mask, statistic=True)) if name == "masked_mean" else product
             case "kl_estimate":
                 is_of_both = any(has_kind(value, "reference") for value in positional) and None not in positional[:2]
                 base: terms.Base = "reference" if is_of_both else ""

@@ -13,7 +13,7 @@ Whatever is not known has no value. A sum with something unknown has its known t
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -34,6 +34,7 @@ QuantityKind: TypeAlias = Literal[
     "surrogate",
     "kl",
     "entropy",
+    "tokens",
 ]
 """The meaning of numbers. ``distribution`` are log-probs of all tokens, ``chances`` their exponentials, and
 ``log_prob`` those of chosen tokens; ``old`` and ``reference`` are those of other policies. ``gap`` is a difference of
@@ -41,6 +42,16 @@ log-probs, and ``ratio`` its exponential."""
 
 TERMS: Final = frozenset({"entropy", "gap", "kl", "surrogate"})
 """The kinds of what a loss is a sum of."""
+
+UNKNOWN_PART, SELECTION = "?", "[]"
+"""A mask or a slice that may leave out any tokens, and whatever else takes some of them, such as an index."""
+
+SOME: Final = frozenset({UNKNOWN_PART})
+"""The masks of some tokens, which are unknown."""
+
+Divisor: TypeAlias = Literal["", "tokens", "padding", "width"]
+"""The count that a masked sum is divided by: of tokens, of tokens and padding in a batch, or in each row; empty for any
+other."""
 
 Base: TypeAlias = Literal["", "old", "reference"]
 """The other side of a comparison of log-probs; empty if unknown."""
@@ -52,6 +63,7 @@ class Quantity:
 
     A ratio that is ``upside_down`` has its base above. ``clipped`` ones are held between bounds, and a ``statistic`` is
     one number of many. Advantages ``of_rows`` are the same for all tokens of a row, and so are surrogates made of them.
+    ``masks`` are the columns that leave some of these numbers out, by their paths.
     """
 
     kind: QuantityKind
@@ -61,11 +73,17 @@ class Quantity:
     upside_down: bool = False
     statistic: bool = field(default=False, compare=False)
     of_rows: bool = field(default=False, compare=False)
+    masks: frozenset[str] = field(default=frozenset(), compare=False)
+    divisor: Divisor = field(default="", compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
     def times(self, sign: int) -> Quantity:
         """These numbers times one of a sign."""
         return replace(self, sign=self.sign * sign)
+
+    def masked(self, *masks: str) -> Quantity:
+        """These numbers where masks leave some out."""
+        return replace(self, masks=self.masks.union(masks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +145,9 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
     """One of two values: of sums, all terms of both."""
     if isinstance(left, Several) and isinstance(right, Several) and len(left.values) == len(right.values):
         return Several(tuple(map(either, left.values, right.values)))
+    if isinstance(left, Quantity) and isinstance(right, Quantity) and left == right:
+        either_one = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)
+        return either_one if left.divisor == right.divisor else replace(either_one, divisor="")
     if left == right:
         return left
     others = [value for value in (left, right) if not has_terms(value)]
@@ -143,7 +164,7 @@ def without_gradient(value: PolicyValue) -> PolicyValue:
         case Quantity("log_prob"):
             return replace(value, kind="old")
         case Quantity("ratio"):
-            return POSITIVE
+            return POSITIVE.masked(*value.masks)
         case Quantity("number" | "advantage" | "old" | "reference"):
             return value
     return None
@@ -168,14 +189,45 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         return None
     for a, b in ((left, right), (right, left)):
         if a.kind == "number":
-            return b.times(a.sign) if a.sign else None
+            return b.times(a.sign).masked(*a.masks) if a.sign else None
         if a.kind == "advantage" and b.kind in ("gap", "log_prob", "ratio") and b.base != "reference":
             upside_down = b.upside_down or (b.kind == "gap" and b.sign < 0)
             sign = a.sign * b.sign
-            return Quantity("surrogate", sign, clipped=b.clipped, upside_down=upside_down, of_rows=a.of_rows)
+            return replace(b, kind="surrogate", sign=sign, base="", upside_down=upside_down, of_rows=a.of_rows).masked(
+                *a.masks
+            )
         if a.kind == "chances" and b.kind == "distribution":
-            return Quantity("entropy", -a.sign * b.sign)
+            return Quantity("entropy", -a.sign * b.sign, masks=a.masks | b.masks)
     return None
+
+
+def of_each(value: PolicyValue, change: Callable[[Quantity], Quantity]) -> PolicyValue:
+    """A quantity, or each term of a sum, after a change."""
+    match value:
+        case Sum(several):
+            return Sum(frozenset(map(change, several)))
+        case Quantity():
+            return change(value)
+    return value
+
+
+def selected(value: PolicyValue) -> PolicyValue:
+    """Some numbers of a value."""
+    return of_each(value, lambda quantity: quantity.masked(SELECTION))
+
+
+def quotient(value: PolicyValue, divisor: Quantity | None) -> PolicyValue:
+    """A value over a number, such as the count of tokens that a mask leaves; None is an unknown one.
+
+    >>> count = Quantity("number", statistic=True, masks=frozenset({"mask"}))
+    >>> quotient(Quantity("kl"), count).divisor
+    'tokens'
+    """
+    if divisor is None:
+        return of_each(value, lambda quantity: replace(quantity, divisor=""))
+    result = product(value, replace(divisor, masks=frozenset()))
+    counts_tokens = divisor.statistic and divisor.masks
+    return of_each(result, lambda quantity: replace(quantity, divisor="tokens")) if counts_tokens else result
 
 
 def added(left: PolicyValue, right: PolicyValue) -> PolicyValue:
@@ -189,7 +241,10 @@ def added(left: PolicyValue, right: PolicyValue) -> PolicyValue:
 def _of_numbers(left: Quantity, right: Quantity) -> Quantity | None:
     """The sum of numbers, of something and a number, or of advantages less their mean."""
     if left.kind == right.kind == "number":
-        return left if left.sign == right.sign else Quantity("number", 0)
+        masks = left.masks | right.masks if not (left.masks and right.masks) else SOME
+        statistic = left.statistic or right.statistic
+        sign, masks = (left.sign, masks) if left.sign == right.sign else (0, SOME)
+        return Quantity("number", sign, statistic=statistic, masks=masks)
     if left.kind == right.kind == "advantage":
         return left if right.statistic and not left.statistic else None
     return next((a for a, b in ((left, right), (right, left)) if b.kind == "number"), None)
@@ -199,12 +254,14 @@ def _of_log_probs(left: Quantity, right: Quantity) -> Quantity | None:
     """The difference of two log-probs, or ``ratio - gap``, an estimate of a KL that is at least 0."""
     if left.sign != -right.sign:
         return None
+    masks, statistic = left.masks | right.masks, left.statistic or right.statistic
     if left.kind in ("log_prob", "old") and right.kind == "reference":
-        return Quantity("gap", left.sign, "reference")
+        return Quantity("gap", left.sign, "reference", statistic=statistic, masks=masks)
     if left.kind == "log_prob" and right.kind == "old":
-        return Quantity("gap", left.sign, "old")
+        return Quantity("gap", left.sign, "old", statistic=statistic, masks=masks)
     if left.kind == "ratio" and right.kind == "gap" and left.base == right.base:
-        return Quantity("kl", -left.sign if left.upside_down else left.sign, left.base)
+        sign = -left.sign if left.upside_down else left.sign
+        return Quantity("kl", sign, left.base, statistic=statistic, masks=masks)
     return None
 
 
@@ -212,18 +269,11 @@ def exponential(source: Quantity) -> Quantity | None:
     """The exponential: of a gap, a ratio."""
     match source.kind:
         case "gap":
-            return Quantity("ratio", source.sign, source.base, upside_down=source.sign < 0)
+            return replace(source, kind="ratio", upside_down=source.sign < 0)
         case "log_prob" if source.sign > 0:
-            return Quantity("ratio")
+            return replace(source, kind="ratio")
         case "distribution":
             return replace(source, kind="chances")
         case "number" | "advantage" | "old" | "reference":
-            return POSITIVE
+            return POSITIVE.masked(*source.masks)
     return None
-
-
-def element(source: Quantity, index: ast.expr) -> Quantity:
-    """Some of the elements; of log-probs of all tokens those of chosen ones, if tensors pick them."""
-    parts = index.elts if isinstance(index, ast.Tuple) else []
-    picks = any(not isinstance(part, (ast.Constant, ast.Slice, ast.UnaryOp)) for part in parts)
-    return replace(source, kind="log_prob") if picks and source.kind == "distribution" else source

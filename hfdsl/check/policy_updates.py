@@ -24,7 +24,8 @@ from hfdsl.check import policy_terms as terms
 from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.names import last_name
 from hfdsl.check.optimizers import steps_of
-from hfdsl.check.policy_interpretation import COEFFICIENT, Collected, PolicyInterpretation
+from hfdsl.check.policy_interpretation import Collected, PolicyInterpretation
+from hfdsl.check.policy_names import COEFFICIENT
 from hfdsl.check.policy_terms import PolicyValue
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.check.role_code import ReadFunction, RoleCode, code_of

@@ -24,11 +24,11 @@ from hfdsl.check.dependences import sampling_calls, update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.known_values import Known
-from hfdsl.check.policy_interpretation import LOG_PROB, REFERENCE, TEACHER
+from hfdsl.check.policy_names import LOG_PROB, REFERENCE, TEACHER
 from hfdsl.check.policy_terms import terms_of
+from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
-from hfdsl.check.rules.loss_signs import interpreted_update
 from hfdsl.check.temperature_interpretation import TemperatureInterpretation, Uses, known_attributes
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref, RoleCall
@@ -119,9 +119,9 @@ class _Bodies:
         if learned is None or learned.is_stated:
             return learned
         body = interpreted_update(self.program, update)
-        if body is None or body.found.by_name:  # log-probs of code that cannot be read
+        if body is None or body.by_name:  # log-probs of code that cannot be read
             return None
-        terms = [term for loss in body.found.losses for term in terms_of(loss)]
+        terms = [term for loss in body.losses for term in terms_of(loss)]
         return learned if any(term.kind == "surrogate" for term in terms) else None
 
     def tempered(self, call: Node, effect: str) -> Tempered | None:

@@ -24,7 +24,8 @@ from hfdsl.check.dependences import trains, update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.interpretation import RowGroups
 from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.policy_interpretation import GAIN, PolicyInterpretation, Reversal
+from hfdsl.check.policy_interpretation import PolicyInterpretation, Reversal
+from hfdsl.check.policy_names import GAIN
 from hfdsl.check.policy_terms import PolicyValue, Quantity, Several
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program

@@ -20,7 +20,8 @@ from hfdsl.check.bodies import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import sampling_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.policy_interpretation import REFERENCE, PolicyInterpretation
+from hfdsl.check.policy_interpretation import PolicyInterpretation
+from hfdsl.check.policy_names import REFERENCE
 from hfdsl.check.policy_terms import Quantity, terms_of
 from hfdsl.check.policy_updates import static_numbers
 from hfdsl.check.program import Program

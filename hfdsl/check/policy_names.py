@@ -1,0 +1,32 @@
+"""Names by which a check knows the numbers of a policy's loss: advantages, log-probs, coefficients."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+GAIN: Final = re.compile(
+    r"(advs?|advantages?|gaes?)(_(hat|norm|normalized|scaled|values?))?|gains?|returns?|rewards?",
+)
+"""The names of columns of which more is better."""
+
+LOG_PROB: Final = re.compile(r"(.*_)?log_?p(rob)?s?")
+"""The names of columns, and of methods that cannot be read, with log-probs of tokens."""
+
+REFERENCE: Final = re.compile(r"(.*[._])?(base|init|initial|ref|reference|sft)([._].*)?")
+"""The paths of columns of a reference, and what calls that compare with one mention."""
+
+OTHERS: Final = re.compile(r".*(base|expert|frozen|old|prior|ref|target|teacher).*")
+"""The names of models and columns whose log-probs are neither the policy's nor certainly a reference's."""
+
+TEACHER: Final = re.compile(r".*(expert|target|teacher).*")
+"""The names of columns of a model that a policy is to become like."""
+
+COEFFICIENT: Final = re.compile(
+    r"(?!log_)(.*_)?(alpha|beta|coef|coeff|coefficient|constant|entropy|kl|lam|lambda|scale|steps|temperature"
+    r"|weight)s?(_.*)?"
+)
+"""The names of attributes that weigh a term."""
+
+ENTROPY: Final = re.compile(r"(compute_|get_|token_)?entropy(_from_logits)?")
+"""The names of methods that give an entropy, where they cannot be read."""

@@ -1,0 +1,50 @@
+"""A ratio of sequences has a mean over padding."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from tests.corpus.learners import Descending, LearnerMetrics
+from tests.corpus.vocabulary import (
+    Advantages,
+    B,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reference,
+    RefLogProbs,
+    Reward,
+    Rollout,
+    gains,
+    prompts_of,
+)
+
+
+class Policy(Descending):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def learn(self, rollout: Rollout, ref: RefLogProbs, advantages: Advantages) -> LearnerMetrics:
+        mask, gain = rollout.response_mask.tensor, advantages.advantages.tensor
+        now = self.chosen(rollout.ids.tensor)
+        gap = now - ref.ref_log_probs.tensor
+        ratio = ((now - rollout.log_probs.tensor) * mask).mean(-1).exp()  # <- HF355
+        loss = -(ratio[:, None] * gain).mean()
+        return self.descend(loss + 0.04 * (gap**2 * mask).mean())
+
+
+@hf.dataflow
+def program(prompts: Prompts, actor: Policy, reference: Reference, reward: Reward) -> LearnerMetrics:
+    rollout = actor.generate(prompts)
+    return actor.learn(rollout, reference.log_probs(rollout), gains(reward.score(rollout), rollout))
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        actor=hf.place(Policy, PolicyConfig(), pool=pool),
+        reference=hf.place(Reference, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
