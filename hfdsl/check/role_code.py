@@ -24,6 +24,7 @@ from typing import Any, Final
 from hfdsl.check.bodies import definition_of
 from hfdsl.check.names import MISSING, full_name, imported_names, local_names, value_of
 from hfdsl.check.sources import Function
+from hfdsl.graph.spans import Span, definition_span
 from hfdsl.protocols.worker import Worker
 
 KNOWN: Final = frozenset(
@@ -63,6 +64,11 @@ class ReadFunction:
             case ast.Name(name):
                 return imported_names(self.definition).get(name) or full_name(value_of(self.body, name)) or name
         return ""
+
+    def has(self, place: Span) -> bool:
+        """Whether a place is in the function."""
+        last = self.definition.end_lineno or self.definition.lineno
+        return place.file == definition_span(self.body).file and self.definition.lineno <= place.line <= last
 
     @property
     def module(self) -> str:

@@ -36,8 +36,14 @@ FIXABLE = {
     "hf322",
     "hf322_length",
     "hf323",
+    "hf353_loss",
+    "hf358",
+    "hf363",
+    "hf364",
     "hf501",
     "hf540",
+    "hf946_bonus",
+    "hf946_own",
 }
 """Fixtures whose repair is certain; in most others there is more than one, or it is not in the text."""
 

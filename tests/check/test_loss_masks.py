@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hfdsl.check.repair.edits import apply
 from tests.check.loading import loaded
 
 MODULE = """
@@ -222,6 +223,25 @@ def test_prompts_in_a_loss_are_reported(tmp_path: Path, name: str) -> None:
     module = program(tmp_path, PROMPTS[name])
     assert learns_prompts(module)
     assert codes(module) == ("HF364",)
+
+
+@pytest.mark.parametrize("name", ["a shifted mask", "each sequence", "a policy gradient", "parts"])
+def test_the_other_mask_of_these_tokens_is_a_fix(tmp_path: Path, name: str) -> None:
+    module = program(tmp_path, PROMPTS[name])
+    [finding] = module.step.check(dims={module.B: 4, module.P: 3, module.R: 4}).findings
+    [fix] = finding.fixes
+    mended = loaded(tmp_path, apply(Path(module.__file__).read_text("utf-8"), fix.edits))
+    mended.make_model = Logits
+    assert not learns_prompts(mended)
+    assert codes(mended) == ()
+
+
+def test_a_mask_that_is_read_twice_remains(tmp_path: Path) -> None:
+    body = "count = experience.attention_mask.tensor.sum()\n" + PROMPTS["a shifted mask"]
+    module = program(tmp_path, body)
+    [finding] = module.step.check(dims={module.B: 4, module.P: 3, module.R: 4}).findings
+    assert finding.fixes == ()
+    assert "experience.loss_mask.tensor" in finding.notes[0]
 
 
 @pytest.mark.parametrize("name", RIGHT)

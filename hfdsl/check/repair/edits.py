@@ -125,6 +125,20 @@ def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
     return (Edit(first_place, second_text), Edit(second_place, first_text)) if first_text and second_text else None
 
 
+def operator_span(operand: Span) -> Span | None:
+    """The operator in front of the right operand of a sum or a difference, if both are in one line."""
+    for node in ast.walk(_tree(operand.file)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+            left, right = span_of(operand.file, node.left), span_of(operand.file, node.right)
+            if right == operand and left.end_line == right.line:
+                between = replace(left, line=right.line, column=left.end_column, end_column=right.column)
+                text = (source_text(between) or "").encode()
+                spaces = len(text) - len(text.lstrip(b" )"))
+                column = between.column + spaces
+                return replace(between, column=column, end_column=column + 1)
+    return None
+
+
 def bound_name(value: Span) -> str | None:
     """The name that a statement gives to the expression at ``value``, as in ``name = critic.values(rollout)``."""
     statements = (node for node in ast.walk(_tree(value.file)) if isinstance(node, ast.Assign))

@@ -36,9 +36,13 @@ FindingKey: TypeAlias = tuple[str, str, int]
 """The key of a finding, stable under edits, which move columns and change numbers in messages."""
 
 
+EDITED = "#edited-"
+"""The mark in the name of a file that stands for the edited text of another one."""
+
+
 def finding_key(finding: Finding) -> FindingKey:
     """The code, the file and the line."""
-    return finding.code, finding.primary.span.file, finding.primary.span.line
+    return finding.code, finding.primary.span.file.partition(EDITED)[0], finding.primary.span.line
 
 
 def improves(finding: FindingKey, before: Counter[FindingKey], after: Counter[FindingKey]) -> bool:
@@ -113,10 +117,11 @@ def with_edits(edits: Sequence[Edit], context: Context) -> Context | None:
     return context.with_program(program)
 
 
-def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> FunctionType | None:
+def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit], edited: str | None = None) -> FunctionType | None:
     """A function as its file would define it with these edits, in the imported module; None if it is not found there.
 
-    Only the function itself is executed: nothing else of the module runs a second time.
+    ``edited`` is the file of the new function, if it is another one. Only the function itself is executed: nothing else
+    of the module runs a second time.
     """
     if not isinstance(body, FunctionType) or hasattr(body, "__wrapped__"):
         return None
@@ -125,7 +130,7 @@ def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> Functio
     if any(edit.span.file != old.co_filename or "\n" in edit.text for edit in edits):
         return None
     try:
-        module = compile(apply(text, edits), old.co_filename, "exec", dont_inherit=True)
+        module = compile(apply(text, edits), edited or old.co_filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, IndexError):  # edits that do not fit, or a changed file
         return None
     identity = (old.co_qualname, old.co_firstlineno, old.co_freevars)

@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.policy_interpretation import Collected
 from hfdsl.check.policy_terms import Quantity, terms_of
 from hfdsl.check.policy_updates import interpreted_update
-from hfdsl.check.program import signature_of
+from hfdsl.check.program import Program, signature_of
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.padded_tokens import MASKS, columns_with_width, is_mask
 from hfdsl.check.rules.unread_masks import LEARNED
 from hfdsl.graph.program import Node
@@ -52,7 +54,7 @@ def losses_are_of_responses(context: Context) -> Iterator[Finding]:
         body = interpreted_update(program, node)
         if signature is None or body is None or body.by_name:
             continue
-        for finding in (*_of_prompts(node, signature, body), *_of_other_counts(node, body)):
+        for finding in (*_of_prompts(context, node, signature, body), *_of_other_counts(node, body)):
             if finding.primary.span not in reported:
                 reported.add(finding.primary.span)
                 yield finding
@@ -74,28 +76,36 @@ def _is_compared(term: Quantity) -> bool:
 # -- prompts
 
 
-def _of_prompts(node: Node, signature: Signature, body: Collected) -> Iterator[Finding]:
+def _of_prompts(context: Context, node: Node, signature: Signature, body: Collected) -> Iterator[Finding]:
     """The terms of a loss that are of prompts, too."""
-    whole = dict(_masks_with_prompts(signature))
-    for parts in _sums(body) if whole else ():
+    others = dict(_masks_with_prompts(signature))
+    for parts in _sums(body) if others else ():
         for term in parts:
             is_everywhere = term.of_rows or term.kind == "entropy" or _is_compared(term)
             masks = {path.rpartition(".")[2] for path in term.masks}
-            if is_everywhere and masks and masks <= whole.keys():
+            if is_everywhere and masks and masks <= others.keys():
                 mask = min(masks)
-                yield Finding(
+                finding = Finding(
                     "HF364",
                     f"'{node.label}' trains on prompts: '{mask}', by which its loss is masked, is of the tokens of "
                     "prompts, too",
                     Label(term.place, "at tokens of prompts and responses"),
                     (Label(node.span, "called here"),),
-                    notes=(whole[mask],),
                 )
+                edits = _edits(context.program, node, mask, others[mask])
+                yield with_suggestions(context, finding, edits, _advice(others[mask]), most=1)
                 return
 
 
-def _masks_with_prompts(signature: Signature) -> Iterator[tuple[str, str]]:
-    """The names of masks, and of tokens, that are of prompts, too, each with advice."""
+class ResponseMasks(NamedTuple):
+    """The masks of responses in what an update takes, and those of them that have the dims of another mask."""
+
+    masks: Sequence[str]
+    beside: Sequence[str]
+
+
+def _masks_with_prompts(signature: Signature) -> Iterator[tuple[str, ResponseMasks]]:
+    """The names of masks, and of tokens, that are of prompts, too, each with the masks of responses."""
     columns = [*columns_with_width(signature)]
     for path, spec in columns:
         name = path.rpartition(".")[2]
@@ -104,14 +114,27 @@ def _masks_with_prompts(signature: Signature) -> Iterator[tuple[str, str]]:
         is_likely = is_mask(spec) and MAYBE_OF_ALL.fullmatch(name) and responses
         beside = [other for other in responses if dict(columns)[other].dims == spec.dims]
         if (is_certain or is_likely) and (_is_joined(spec) or beside):
-            yield name, f"{_advice(responses, beside)}: prompts are given, and no advantage is theirs"
+            yield name, ResponseMasks(responses, beside)
 
 
-def _advice(responses: Sequence[str], beside: Sequence[str]) -> str:
+def _advice(others: ResponseMasks) -> str:
     """The mask to take: one of all these tokens, or one of the responses alone."""
-    if beside:
-        return f"take {beside[0]}.tensor instead"
-    return f"cut it to the responses, and take {responses[0]}.tensor" if responses else "take a mask of the responses"
+    if others.beside:
+        advice = f"take {others.beside[0]}.tensor instead"
+    elif others.masks:
+        advice = f"cut it to the responses, and take {others.masks[0]}.tensor"
+    else:
+        advice = "take a mask of the responses"
+    return f"{advice}: prompts are given, and no advantage is theirs"
+
+
+def _edits(program: Program, node: Node, mask: str, others: ResponseMasks) -> Iterator[Suggestion]:
+    """The only other mask of these tokens in the place of a mask."""
+    from hfdsl.check.repair import bodies  # late: most programs need none
+
+    method = methods_of(program.role_class(node.role)).get(node.method)
+    if method is not None and len(others.beside) == 1:
+        yield from bodies.other_column(method, mask, others.beside[0].rpartition(".")[2])
 
 
 def _is_of_responses(path: str) -> bool:

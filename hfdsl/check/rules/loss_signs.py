@@ -15,7 +15,7 @@ meant, and where a role's numbers have a negative one, a coefficient may be it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hfdsl.check import policy_terms as terms
 from hfdsl.check.bodies import definition_of
@@ -29,6 +29,7 @@ from hfdsl.check.policy_names import GAIN
 from hfdsl.check.policy_terms import PolicyValue, Quantity, Several
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, Node, Operand
 from hfdsl.graph.samples import is_float_column
@@ -39,13 +40,14 @@ SURROGATE = (Quantity("log_prob"), Quantity("old"), Quantity("advantage"), terms
 
 
 class SignMistake(NamedTuple):
-    """A code, what an update does, the place, its label, and advice."""
+    """A code, what an update does, the place, its label, advice, and the edit that may mend it."""
 
     code: str
     effect: str
     place: Span
     label: str
     advice: str
+    edit: Literal["", "negate", "other sign", "other extreme"] = ""
 
 
 def losses_have_their_signs(context: Context) -> Iterator[Finding]:
@@ -55,13 +57,27 @@ def losses_have_their_signs(context: Context) -> Iterator[Finding]:
         for mistake in (*_of_method(program, node), *_of_options(node)):
             if mistake.place not in reported and not (mistake.code == "HF358" and _is_adversary(program, node)):
                 reported.add(mistake.place)
-                yield Finding(
+                finding = Finding(
                     mistake.code,
                     f"'{node.label}' {mistake.effect}",
                     Label(mistake.place, mistake.label),
                     (Label(node.span, "called here"),),
-                    notes=(mistake.advice,),
                 )
+                yield with_suggestions(context, finding, _edits(program, node, mistake), mistake.advice, most=1)
+
+
+def _edits(program: Program, node: Node, mistake: SignMistake) -> Iterator[Suggestion]:
+    """The edits that may mend a mistake; a helper may have other callers, whose signs are right."""
+    from hfdsl.check.repair import bodies  # late: most programs need none
+
+    method = methods_of(program.role_class(node.role)).get(node.method)
+    is_own = method is not None and method.has(mistake.place)
+    if mistake.edit == "other extreme":
+        yield from bodies.other_extreme(mistake.place)
+    elif mistake.edit == "negate" and is_own:
+        yield from bodies.negated(mistake.place)
+    elif mistake.edit == "other sign" and is_own:
+        yield from bodies.other_sign(mistake.place)
 
 
 def _is_adversary(program: Program, node: Node) -> bool:
@@ -136,6 +152,7 @@ def _of_terms(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
                 term.place,
                 "the entropy in the loss",
                 "subtract it for a bonus",
+                edit="other sign",
             )
         is_kl = term.kind in ("gap", "kl") and term.base == "reference"
         if is_kl and term.sign < 0 and (term.kind, 1) not in signs:
@@ -145,6 +162,7 @@ def _of_terms(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
                 term.place,
                 "the KL in the loss",
                 "add it to the loss, so that leaving the reference costs something",
+                edit="other sign",
             )
 
 
@@ -156,6 +174,7 @@ def _reversal(reversal: Reversal) -> SignMistake:
         reversal.place,
         f"the {meant} one is meant",
         f"write torch.{function}: PPO takes the smaller gain, and so the greater loss",
+        edit="other extreme",
     )
 
 
@@ -169,4 +188,5 @@ def _ascent(term: Quantity) -> SignMistake:
         term.place,
         "the surrogate that it minimizes",
         advice,
+        edit="" if term.upside_down else "negate",
     )

@@ -24,6 +24,7 @@ from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.names import last_name
 from hfdsl.check.program import Program
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.role_code import ReadFunction, code_of, code_of_function
 from hfdsl.check.sources import span_of
 from hfdsl.graph.program import FunctionCall, Node, RoleCall
@@ -46,12 +47,13 @@ TURNS: Final = frozenset({"flip", "fliplr", "flipud", "insert", "reverse", "reve
 
 
 class EstimateMistake(NamedTuple):
-    """A place in a body, what it does, a label and advice."""
+    """A place in a body, what it does, a label and advice; whether it goes through steps forwards."""
 
     place: ast.expr
     effect: str
     label: str
     advice: str
+    is_forwards: bool = False
 
 
 def estimates_add_up_later_steps(context: Context) -> Iterator[Finding]:
@@ -68,13 +70,20 @@ def estimates_add_up_later_steps(context: Context) -> Iterator[Finding]:
                     continue
                 reported.add(place)
                 learns = [] if update is node else [Label(update.span, "learns from the result")]
-                yield Finding(
+                finding = Finding(
                     "HF363",
                     f"'{node.label}' {mistake.effect}",
                     Label(place, mistake.label),
                     (Label(node.span, "called here"), *learns),
-                    notes=(mistake.advice,),
                 )
+                yield with_suggestions(context, finding, _edits(place, mistake), mistake.advice, most=1)
+
+
+def _edits(place: Span, mistake: EstimateMistake) -> Iterator[Suggestion]:
+    from hfdsl.check.repair import bodies  # late: most programs need none
+
+    if mistake.is_forwards:
+        yield from bodies.wrapped(place, "reversed")
 
 
 def _functions(program: Program, node: Node) -> Iterator[ReadFunction]:
@@ -105,6 +114,7 @@ def _forwards(function: ReadFunction) -> Iterator[EstimateMistake]:
                         "nothing of what comes after",
                         "from the first step to the last",
                         "go backwards: for t in reversed(range(steps))",
+                        is_forwards=True,
                     )
 
 
