@@ -319,6 +319,75 @@ def test_what_an_engine_samples_at_a_temperature_is_learned_at_it(tmp_path: Path
     assert codes(program(tmp_path, samples, AT_HALF["a method"])) == ()
 
 
+LIBRARIES = {
+    "an engine and a trainer with one setting": (
+        "token = self.engine.generate(ids, SamplingParams(n=1, temperature=self.temperature, top_p=1.0))",
+        (
+            "logits = self.model(ids).logits[:, :-1, :]\nlogits = logits[:, -n - 1 :]\nlogits = logits / self.temperature\n"
+            "now = selected(logits, ids[:, 1:])"
+        ),
+    ),
+    "in place, in micro-batches": (
+        "token = self.engine.generate(ids, sampling_params=SamplingParams(temperature=self.config.temperature))",
+        (
+            "parts = []\nfor part in ids.split(2):\n    logits = self.model(input_ids=part, use_cache=False).logits\n"
+            "    logits = logits[:, :-1].float()\n    logits.div_(self.config.temperature)\n"
+            "    parts.append(selected(logits, part[:, 1:]))\nnow = torch.cat(parts)"
+        ),
+    ),
+    "row by row": (
+        "token = sample(logits / self.temperature)",
+        (
+            "logits = self.model(ids).logits[:, :-1] / self.temperature\nrows = []\n"
+            "for row_logits, row_ids in zip(logits, ids[:, 1:]):\n    row = F.log_softmax(row_logits, dim=-1)\n"
+            "    rows.append(row.gather(dim=-1, index=row_ids.unsqueeze(-1)).squeeze(-1))\nnow = torch.stack(rows)"
+        ),
+    ),
+    "a temperature of each row": (
+        "token = self.engine.generate(ids, SamplingParams(temperature=temperature))",
+        (
+            "temperatures = rollout.advantages.tensor[:, :1, None]\n"
+            "now = selected(self.model(ids).logits[:, :-1] / temperatures, ids[:, 1:])"
+        ),
+    ),
+    "without gradients for the old ones": (
+        "token = sample(logits / self.temperature)",
+        (
+            "with torch.no_grad():\n    old = self.chosen(ids, self.temperature)\n"
+            "now = self.chosen(ids, temperature=self.temperature)\nratio = (now - old).exp()"
+        ),
+    ),
+    "an entropy of the same logits": (
+        "token = sample(logits / self.temperature)",
+        (
+            "logits = self.model(ids).logits[:, :-1] / self.temperature\nchances = logits.softmax(-1)\n"
+            "entropy = torch.logsumexp(logits, dim=-1) - torch.sum(chances * logits, dim=-1)\n"
+            "now = selected(logits, ids[:, 1:]) + 0.0 * entropy"
+        ),
+    ),
+    "an option of a greedy evaluation": (
+        (
+            "if temperature > 0:\n    token = sample(logits / temperature)\nelse:\n"
+            "    token = logits.argmax(dim=-1, keepdim=True)"
+        ),
+        "now = self.chosen(ids, self.temperature)",
+    ),
+    "the nucleus of an evaluation": (
+        (
+            "logits = logits / self.temperature\nif self.config.top < 8:\n"
+            "    kept = logits.topk(self.config.top).indices\n    logits = torch.where(kept, logits, -1e9)\n"
+            "token = sample(logits)"
+        ),
+        "now = self.chosen(ids, self.temperature)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_temperatures_as_other_libraries_have_them_are_right(tmp_path: Path, name: str) -> None:
+    assert codes(program(tmp_path, *LIBRARIES[name])) == ()
+
+
 def test_settings_of_an_engine_may_be_made_in_the_constructor(tmp_path: Path) -> None:
     edit = ("self.half = 0.5", "self.half = 0.5\n        self.settings = SamplingParams(temperature=temperature)")
     samples = "token = self.engine.generate(ids, self.settings)"

@@ -330,3 +330,83 @@ def test_terms_over_one_count_are_not(tmp_path: Path, name: str) -> None:
     module = program(tmp_path, ONE_COUNT[name])
     assert keeps_its_direction(module) or "constant" in name or "sums" in name
     assert codes(module) == ()
+
+
+LIBRARIES = {
+    "PPO with a dual clip, each token": RESPONSE
+    + "negative_kl = torch.clamp(now - old, min=-20.0, max=20.0)\nratio = torch.exp(negative_kl)\n"
+    + "first, second = -gain * ratio, -gain * torch.clamp(ratio, 1 - 0.2, 1 + 0.28)\n"
+    + "held = torch.maximum(first, second)\nlower = torch.min(-gain * 3.0, held)\n"
+    + "losses = torch.where(gain < 0, lower, held)\n"
+    + "loss = (losses * mask).sum() / (mask.sum() + 1e-8)",
+    "the sum of each sequence, and the mean of all": RESPONSE
+    + TAKES
+    + "losses = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain)\n"
+    + "seq_losses = torch.sum(losses * mask, dim=-1)\nloss = torch.mean(seq_losses) / mask.shape[-1]",
+    "the mean of each sequence": RESPONSE
+    + TAKES
+    + "losses = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain)\n"
+    + "seq_mask = torch.sum(mask, dim=-1)\nseq_losses = torch.sum(losses * mask, dim=-1) / (seq_mask + 1e-8)\n"
+    + "loss = torch.mean(seq_losses)",
+    "a KL per token in the loss": RESPONSE
+    + "per_token_kl = torch.exp(ref - now) - (ref - now) - 1\n"
+    + "coef_1 = torch.exp(now - old)\ncoef_2 = torch.clamp(coef_1, 1 - 0.2, 1 + 0.2)\n"
+    + "per_token_loss = -torch.min(coef_1 * gain, coef_2 * gain) + self.beta * per_token_kl\n"
+    + "loss = ((per_token_loss * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).mean()\n"
+    + "self.mean_kl = ((per_token_kl * mask).sum() / mask.sum()).item()",
+    "a KL per token over the longest": RESPONSE
+    + TAKES
+    + "per_token_loss = -(ratio * gain - self.beta * ((ref - now).exp() - (ref - now) - 1))\n"
+    + "loss = (per_token_loss * mask).sum() / (per_token_loss.size(0) * self.horizon)",
+    "sequence importance weights": RESPONSE
+    + "log_importance = ((now - old) * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)\n"
+    + "coef_1 = torch.exp(log_importance.unsqueeze(-1))\n"
+    + "per_token_loss = -torch.min(coef_1 * gain, coef_1.clamp(0.9, 1.1) * gain)\n"
+    + "loss = ((per_token_loss * mask).sum(-1) / mask.sum(-1)).mean()",
+    "a sequence ratio with the gradient of tokens": RESPONSE
+    + "seq_lengths = torch.sum(mask, dim=-1).clamp(min=1)\n"
+    + "seq_kl = torch.sum((now - old) * mask, dim=-1) / seq_lengths\n"
+    + "log_ratio = now - now.detach() + seq_kl.detach().unsqueeze(-1)\n"
+    + "ratio = torch.exp(torch.clamp(log_ratio, max=10.0))\nloss = masked_mean(-ratio * gain, mask)",
+    "actions of the end of the sequence": "num_actions = experience.response_mask.tensor.size(1)\n"
+    "action_log_probs, action_mask = now[:, -num_actions:], experience.attention_mask.tensor[:, -num_actions:]\n"
+    "ratio = (action_log_probs - old[:, -num_actions:]).exp()\n"
+    "losses = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain)\n"
+    "loss = (losses * action_mask).sum(dim=-1).div(action_mask.sum(dim=-1)).mean()",
+    "token and sample masks": "token_mask = experience.loss_mask.tensor[:, 1:]\n"
+    "sample_mask = torch.ones(len(ids))\nmask = token_mask * sample_mask.unsqueeze(-1)\n"
+    "clip_loss = torch.max(-gain * ratio, -gain * ratio.clamp(0.8, 1.2))\n"
+    "loss = torch.sum(clip_loss * mask) / torch.sum(mask)",
+    "a global count of tokens": "mask = experience.loss_mask.tensor[:, 1:]\n"
+    "global_valid_toks = float(mask.sum())\nloss = torch.sum(-ratio * gain * mask) / (global_valid_toks + 1e-8)",
+    "a mean of samples by their masks": "masks, total = experience.loss_mask.tensor[:, 1:], 0.0\n"
+    "for x, m in zip(-ratio * gain, masks):\n"
+    "    total = total + (x * m).sum() / torch.clamp_min(m.sum(), 1)\nloss = total / len(ids)",
+    "responses cut by their lengths": "total = []\n"
+    "for row, gain_of, tokens, mask in zip(ratio, gain, ids, experience.loss_mask.tensor):\n"
+    "    kept = mask[1:].bool()\n    total.append((-row * gain_of)[kept].mean())\nloss = torch.stack(total).mean()",
+    "labels for a shifted model": "labels = experience.labels.tensor[:, 1:]\nmask = labels != -100\n"
+    "picked = selected(self.forward(ids), labels.clamp(min=0))\n"
+    "loss = -(picked * gain * mask).sum(-1).div(mask.sum(-1)).mean()",
+    "an entropy bonus by the same aggregate": ENTROPY
+    + "policy_loss = average(-ratio * gain, mask, -1).mean()\nentropy_loss = average(entropy, mask, -1).mean()\n"
+    + "loss = policy_loss - 0.01 * entropy_loss",
+    "truncated importance sampling": RESPONSE
+    + "weight = torch.clamp((old - ref).exp(), max=2.0).detach()\n"
+    + TAKES
+    + "loss = (-torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain) * weight * mask).sum() / mask.sum()",
+    "off-policy sequences left out": "mask = experience.loss_mask.tensor[:, 1:]\n"
+    "gap = ((old[:, 1:] - now.detach()) * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)\n"
+    "mask = mask * ~((gap > 5.0) & (gain < 0))\nloss = -(ratio * gain * mask).sum() / mask.sum()",
+    "a metric of padding beside it": RESPONSE
+    + TAKES
+    + "share = mask.float().mean()\nself.share = share.item()\nloss = masked_mean(-ratio * gain, mask)",
+    "half of an objective over the vocabulary": ENTROPY + "loss = masked_mean(-ratio * gain - 0.01 * entropy, mask)",
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_losses_as_other_libraries_write_them_are_right(tmp_path: Path, name: str) -> None:
+    module = program(tmp_path, LIBRARIES[name])
+    assert not learns_prompts(module)
+    assert codes(module) == ()
