@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import chain
 
 from hfdsl.check.names import parameter_names
@@ -33,7 +34,8 @@ def optimizer_parameters(function: ReadFunction) -> Iterator[str]:
     return (name for name in parameter_names(function.definition) if name.startswith("opt"))
 
 
-def made_by_torch(code: RoleCode, *, schedules: bool = False) -> dict[str, tuple[ReadFunction, ast.Call]]:
+@lru_cache(maxsize=256)
+def made_by_torch(code: RoleCode, *, schedules: bool = False) -> Mapping[str, tuple[ReadFunction, ast.Call]]:
     """By name the optimizers of torch that code makes, or the schedules of their rates, with the calls that do."""
     made = dict[str, tuple[ReadFunction, ast.Call]]()
     for function in chain.from_iterable(code.functions.values()):

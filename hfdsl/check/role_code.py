@@ -76,9 +76,9 @@ class ReadFunction:
         return str(self.body.__module__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RoleCode:
-    """All functions that a role may run, by name and in the order of reading."""
+    """All functions that a role may run, by name and in the order of reading; read once, it is known by identity."""
 
     functions: Mapping[str, tuple[ReadFunction, ...]]
     is_whole: bool

@@ -17,12 +17,14 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import FunctionType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from hfdsl.check.bodies import callee, definition_of
 from hfdsl.check.flow_interpretation import FlowInterpretation
 from hfdsl.check.interpretation import SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.known_values import Known, applied, computed, constructor_arguments, plain
 from hfdsl.check.names import MISSING, value_of
 from hfdsl.check.role_code import ReadFunction
@@ -327,9 +329,7 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
         return None if is_ready else super().of_call(call, function, positional, named)
 
 
-def known_attributes(
-    role: type, methods: Mapping[str, ReadFunction], given: tuple[Sequence[Any], Mapping[str, Any]] | None
-) -> dict[str, ScaledValue]:
+def known_attributes(role: type, given: tuple[Sequence[Any], Mapping[str, Any]] | None) -> dict[str, ScaledValue]:
     """Known attributes of a role after its constructor, of those that no other method sets.
 
     ``given`` are the arguments of the constructor; None if they are unknown.
@@ -339,18 +339,21 @@ def known_attributes(
     bodies = [body for base in role.__mro__ if isinstance(body := vars(base).get("__init__"), FunctionType)]
     definition = definition_of(bodies[0]) if bodies else None
     if definition is not None:
-        constructor = TemperatureInterpretation(bodies[0], definition, RowGroups(1, None), {}, methods)
+        constructor = TemperatureInterpretation(bodies[0], definition, RowGroups(1, None), {}, methods_of(role))
         constructor.constructors = bodies[1:]
         constructor.names |= {name: plain(value) for name, value in constructor_arguments(bodies[0], given).items()}
         attributes |= constructor.completed().attributes
-    stored = {
-        node.attr
-        for name, method in methods.items()
-        for node in (ast.walk(method.definition) if name != "__init__" else ())
-        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
-    }
+    stored = _stored(role)
     changes_temperatures = any(map(TEMPERATURE.fullmatch, stored))  # of a configuration, perhaps
     return {} if changes_temperatures else {name: attributes[name] for name in attributes.keys() - stored}
+
+
+@lru_cache(maxsize=256)
+def _stored(role: type) -> frozenset[str]:
+    """The attributes that methods set, of anything, other than a constructor."""
+    methods = [method for name, method in methods_of(role).items() if name != "__init__"]
+    nodes = (node for method in methods for node in ast.walk(method.definition) if isinstance(node, ast.Attribute))
+    return frozenset(node.attr for node in nodes if not isinstance(node.ctx, ast.Load))
 
 
 def _is_temperature(node: ast.AST) -> bool:

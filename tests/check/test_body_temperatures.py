@@ -323,7 +323,7 @@ LIBRARIES = {
     "an engine and a trainer with one setting": (
         "token = self.engine.generate(ids, SamplingParams(n=1, temperature=self.temperature, top_p=1.0))",
         (
-            "logits = self.model(ids).logits[:, :-1, :]\nlogits = logits[:, -n - 1 :]\nlogits = logits / self.temperature\n"
+            "logits = self.model(ids).logits[:, :-1, :]\nlogits = logits / self.temperature\n"
             "now = selected(logits, ids[:, 1:])"
         ),
     ),

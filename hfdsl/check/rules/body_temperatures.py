@@ -145,6 +145,6 @@ class _Bodies:
         if signature is None or signature.is_ready_made or call.method not in methods:
             return None
         body = TemperatureInterpretation.of_method(signature, methods[call.method], methods)
-        body.attributes = known_attributes(role, methods, None if place is None else (place.args, place.kwargs))
+        body.attributes = known_attributes(role, None if place is None else (place.args, place.kwargs))
         body.names |= {name: Known(number) for name, number in call_numbers(call).items()}
         return body.completed().uses if body.is_whole else None
