@@ -12,9 +12,9 @@ formula there refuses is refused before launch::
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any, Final
@@ -27,10 +27,25 @@ STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def definition_of(body: Callable[..., Any]) -> Function | None:
     """The ``def`` of a body; None if its file does not have it."""
     return definition_at(definition_span(body))
+
+
+TRANSPARENT: Final = frozenset(
+    {"contextlib", "torch._dynamo.eval_frame", "torch.amp.autocast_mode", "torch.utils._contextlib"}
+)
+"""Modules whose decorators run a function in a context, and change neither its arguments nor its result."""
+
+
+def is_decorated(body: Callable[..., Any]) -> bool:
+    """Whether a decorator may change what a body gets or returns; ``torch.no_grad()`` changes neither."""
+    while (wrapped := getattr(body, "__wrapped__", None)) is not None:
+        if getattr(body, "__globals__", {}).get("__name__") not in TRANSPARENT:
+            return True
+        body = wrapped
+    return False
 
 
 def certain_statements(definition: Function) -> Iterator[ast.stmt]:
@@ -51,20 +66,20 @@ def certain_expressions(statement: ast.AST) -> Iterator[ast.expr]:
             yield from certain_expressions(child)
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def assigned_names(code: ast.stmt) -> frozenset[str]:
     """The names that a body or statement sets: parameters among them may have another value than the caller's."""
     stores = (node for node in ast.walk(code) if isinstance(node, ast.Name))
     return frozenset(name.id for name in stores if not isinstance(name.ctx, ast.Load))
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def columns_read(body: Callable[..., Any]) -> Mapping[str, frozenset[str]]:
     """By parameter the columns that a body reads, where it does nothing else with the record.
 
     A body without a statement that returns something is no body yet.
     """
-    definition = None if hasattr(body, "__wrapped__") else definition_of(body)
+    definition = None if is_decorated(body) else definition_of(body)
     if definition is None or not any(isinstance(node, ast.Return) for node in ast.walk(definition)):
         return {}
     names, attributes = Counter[str](), dict[str, list[str]]()
@@ -89,6 +104,16 @@ def callee(body: Callable[..., Any], definition: Function, call: ast.Call) -> Fu
         case _:
             value = None
     return value if isinstance(value, FunctionType) else None
+
+
+def is_partial(body: Callable[..., Any], definition: Function, call: ast.Call) -> bool:
+    """Whether a call is that of ``functools.partial``."""
+    match call.func:
+        case ast.Name(name):
+            return _resolve_name(body, definition, name) is functools.partial
+        case ast.Attribute(ast.Name(name), "partial"):
+            return _resolve_name(body, definition, name) is functools
+    return False
 
 
 def _resolve_name(body: Callable[..., Any], definition: Function, name: str) -> object:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Self, TypeVar
 
-from hfdsl.check.bodies import assigned_names, callee, definition_of
+from hfdsl.check.bodies import assigned_names, callee, definition_of, is_partial
 from hfdsl.check.interpretation import Interpretation, RowGroups, ports_of
 from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.sources import Function
@@ -57,6 +57,7 @@ class FlowInterpretation(Interpretation[V]):
         self.uncertain = frozenset()
         self.methods, self.depth = methods or {}, depth
         self.records = {name: kind for name, kind in ports.items() if isinstance(kind, RecordType)}
+        self.partials = dict[str, ast.Call]()  # by name the calls of functools.partial that it is assigned
         self.returned, self.followed = list[V | None](), list[str]()
 
     @classmethod
@@ -182,6 +183,16 @@ class FlowInterpretation(Interpretation[V]):
             case ast.Name(name), ast.Name(source) | ast.Subscript(ast.Name(source)) if source in self.records:
                 self.records[name] = self.records[source]
         super().assign(target, node)
+        match target, node:
+            case ast.Name(name), ast.Call(args=[_, *_]) if is_partial(self.body, self.definition, node):
+                self.partials[name] = node
+
+    def set(self, target: ast.expr, value: V | None) -> None:
+        """Set the value of a name; what ``functools.partial`` made of its old value is unknown from here on."""
+        super().set(target, value)
+        changed = assigned_names(ast.Expr(target))
+        for name in [name for name, partial in self.partials.items() if changed & {name, *_names(partial)}]:
+            del self.partials[name]
 
     def take_from(self, target: ast.expr, iterated: ast.expr) -> None:
         """Set the names of a loop to what it takes from a tensor, or from several at once."""
@@ -228,6 +239,8 @@ class FlowInterpretation(Interpretation[V]):
     def call(self, call: ast.Call) -> V | None:
         """The result of a call: also of a method of the role."""
         match call.func:
+            case ast.Name(name) if name in self.partials:
+                return self.call(_filled(self.partials[name], call))
             case ast.Attribute(ast.Name("self"), name) if name in self.methods and "self" in self.parameters:
                 method = self.methods[name]
                 return self.evaluated(method.body, method.definition, call, is_method=True)
@@ -265,6 +278,19 @@ class FlowInterpretation(Interpretation[V]):
         result = inner.completed().result()
         is_detached = any(map(_is_without_gradient, definition.decorator_list))
         return self.detached(result) if is_detached else result
+
+
+def _names(code: ast.AST) -> set[str]:
+    """The names in an expression."""
+    return {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
+
+
+def _filled(partial: ast.Call, call: ast.Call) -> ast.Call:
+    """The call of a function that ``functools.partial`` has given some arguments, with all of them."""
+    function, *arguments = partial.args
+    given = {keyword.arg for keyword in call.keywords}
+    kept = [keyword for keyword in partial.keywords if keyword.arg not in given]
+    return ast.copy_location(ast.Call(function, [*arguments, *call.args], [*kept, *call.keywords]), call)
 
 
 def _is_without_gradient(expression: ast.expr) -> bool:

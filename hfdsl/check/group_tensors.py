@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation
+from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, sizes_of_view
 
 Statistic: TypeAlias = Literal["values", "means", "differences", "deviations", "variances"]
 """What the numbers of a tensor are: those of rows, or computed from all rows of each group."""
@@ -102,7 +102,7 @@ class GroupInterpretation(Interpretation[GroupTensor]):
 
     def size(self, view: Operation[GroupTensor]) -> int | None:
         """The number of rows in each group of ``x.view(-1, size)``."""
-        match view.positional:
-            case [ast.UnaryOp(ast.USub(), ast.Constant(1)), size] if not view.named and view.function != "unflatten":
+        match sizes_of_view(view.function, view.positional):
+            case [ast.UnaryOp(ast.USub(), ast.Constant(1)), size] if not view.named:
                 return self.number(size)
         return None

@@ -92,6 +92,16 @@ class RowGroups(NamedTuple):
         return cls(group_size(signature.rows), signature.group_parameter)
 
 
+def sizes_of_view(function: str, positional: Sequence[ast.expr]) -> Sequence[ast.expr]:
+    """The sizes that rows of one number get: of ``x.view(-1, 4)``, ``x.view((-1, 4))``, ``x.unflatten(0, (-1, 4))``."""
+    match positional:
+        case [ast.Constant(value=0), ast.Tuple(sizes) | ast.List(sizes)] if function == "unflatten":
+            return sizes
+        case [ast.Tuple(sizes) | ast.List(sizes)] if function in ("reshape", "view"):
+            return sizes
+    return positional
+
+
 def ports_of(signature: Signature) -> Mapping[str, PortType]:
     """The types of a body's parameters, by name."""
     return {port.name: port.type for port in signature.ports}
@@ -204,6 +214,9 @@ class Interpretation(Generic[V]):
                 return self.of_operation(Operation(SUBSCRIPT, node, self.value(source), [self.value(index)], [index]))
             case ast.Call():
                 return self.call(node)
+            case ast.NamedExpr(ast.Name(name) as target, assigned):
+                self.assign(target, assigned)
+                return self.names.get(name)
         return None
 
     def operation(self, operator: ast.AST, node: ast.expr, left: V | None, others: Sequence[V | None]) -> V | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 from collections.abc import Mapping
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -58,6 +59,7 @@ def imported_names(definition: Function) -> Mapping[str, str]:
 
 def value_of(function: Any, name: str) -> object:
     """The value of a name that a function does not set; ``MISSING`` if it has none."""
+    function = inspect.unwrap(function) if callable(function) else function  # names are those of its ``def``
     code = getattr(function, "__code__", None)
     enclosed = dict(zip(code.co_freevars, function.__closure__ or (), strict=False)) if code is not None else {}
     if name in enclosed:

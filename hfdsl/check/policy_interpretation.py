@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from hfdsl.check import policy_terms as terms
 from hfdsl.check.flow_interpretation import FlowInterpretation
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
-from hfdsl.check.names import last_name
+from hfdsl.check.names import last_name, value_of
 from hfdsl.check.policy_masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
 from hfdsl.check.policy_names import COEFFICIENT, ENTROPY, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
 from hfdsl.check.policy_terms import (
@@ -181,7 +181,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             case ast.Constant(int() | float() as literal):
                 return terms.number(literal)
             case ast.Name(name) if name not in self.names and name not in self.parameters | self.assigned:
-                constant = getattr(self.body, "__globals__", {}).get(name)
+                constant = value_of(self.body, name)
                 return terms.number(constant) if isinstance(constant, (int, float)) else None
             case ast.Attribute(owner, name) if name != "tensor":
                 return self.attribute(node, owner, name)

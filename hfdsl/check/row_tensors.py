@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from hfdsl.check.bodies import definition_of
-from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups
+from hfdsl.check.bodies import definition_of, is_decorated
+from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, sizes_of_view
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType
 from hfdsl.types.columns import ColumnSpec
@@ -59,7 +59,7 @@ REORDERINGS = functions("flip roll")
 DIM_IS_SECOND = ("norm", "normalize", "quantile", "roll")
 """The functions whose dim follows another number."""
 
-VIEWS = functions("expand flatten repeat repeat_interleave reshape tile view")
+VIEWS = functions("expand flatten repeat repeat_interleave reshape tile unflatten view")
 """Functions that arrange the values of a tensor in other dims, or repeat them."""
 
 FORMS = functions("indices item squeeze tolist unsqueeze values")
@@ -245,7 +245,7 @@ class RowInterpretation(Interpretation[BodyValue]):
         named: Mapping[str, BodyValue],
     ) -> BodyValue:
         """The result of another function, which is evaluated for these arguments."""
-        if hasattr(function, "__wrapped__") or not any([*positional, *named.values()]):
+        if is_decorated(function) or not any([*positional, *named.values()]):
             return None
         definition = None if self.depth == DEPTH else definition_of(function)
         if definition is None or any(isinstance(argument, ast.Starred) for argument in call.args):
@@ -261,6 +261,11 @@ class RowInterpretation(Interpretation[BodyValue]):
 
     def viewed(self, rows: RowTensor, function: str, sizes: Sequence[ast.expr]) -> BodyValue:
         """Rows in groups of a number, or in a number of pieces; groups as rows again, or repeated."""
+        sizes = sizes_of_view(function, sizes)
+        if function == "unflatten":
+            if rows.dims != 1 or len(sizes) < 2:
+                return None
+            function = "reshape"
         in_groups = rows.first in ("groups", "cut groups")
         minus_one = ast.UnaryOp(ast.USub(), ast.Constant(1))
         shape = [ast.dump(size) == ast.dump(minus_one) for size in sizes]

@@ -186,11 +186,11 @@ def _position(code: CodeType, instruction: int) -> Span | None:
 def definition_span(subject: Callable[..., Any] | type) -> Span:
     """The line of a ``def`` or ``class`` statement (of the ``def`` itself, not of its decorators)."""
     try:
-        file = inspect.getsourcefile(subject) or "<unknown>"
-        if not isinstance(subject, type):
-            code = inspect.unwrap(subject).__code__
-            return Span(file, _def_line(file, code.co_firstlineno), 0)
-        return Span(file, _class_line(subject))
+        if isinstance(subject, type):
+            return Span(inspect.getsourcefile(subject) or "<unknown>", _class_line(subject))
+        function = inspect.unwrap(subject)  # a decorator's own function may be in another file
+        file = inspect.getsourcefile(function) or "<unknown>"
+        return Span(file, _def_line(file, function.__code__.co_firstlineno), 0)
     except (OSError, TypeError, AttributeError):
         return NOWHERE
 
@@ -235,7 +235,9 @@ def _class_line(subject: type) -> int:
 def _def_line(file: str, first: int) -> int:
     """``co_firstlineno`` is the first decorator's line; walk down to the ``def``."""
     for line in range(first, first + 50):
-        text = linecache.getline(file, line).lstrip()
-        if text.startswith(("def ", "async def ")) or not text:
-            return line if text else first
+        text = linecache.getline(file, line)
+        if text.lstrip().startswith(("def ", "async def ")):
+            return line
+        if not text:  # the end of the file
+            break
     return first

@@ -259,7 +259,13 @@ def best_of(scores: Scores, *, n: int) -> Scores:
     return Scores(reward=(groups == groups.max(1, keepdim=True).values).float().flatten())
 
 
-COMPARING = (by_formula, by_module, by_late_import, by_deviation, by_mean, by_named_mean)
+@hf.function(rows=hf.GroupedBy("n"))
+def by_others(scores: Scores, *, n: int) -> Scores:
+    groups = scores.reward.tensor.reshape((-1, n))
+    return Scores(reward=(groups - (groups.sum(1, keepdim=True) - groups) / (n - 1)).flatten())
+
+
+COMPARING = (by_formula, by_module, by_late_import, by_deviation, by_mean, by_named_mean, by_others)
 
 
 @pytest.mark.parametrize("function", COMPARING)
@@ -288,7 +294,7 @@ def test_a_mean_over_all_groups_compares_other_rows_than_it_declares() -> None:
 def test_reports_agree_with_the_body(function: Any) -> None:
     torch = pytest.importorskip("torch")
     scores = Scores(reward=torch.tensor([1.0, 2.0]))
-    if function in (by_deviation, by_mean, by_named_mean):
+    if function in (by_deviation, by_mean, by_named_mean, by_others):
         reward = function(scores, n=1).reward.tensor
         assert bool(reward.isnan().all()) or not bool(reward.any())
     else:

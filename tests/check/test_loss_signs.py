@@ -15,6 +15,7 @@ from tests.check.loading import loaded
 
 MODULE = """
 from __future__ import annotations
+import functools
 import torch
 import torch.nn.functional as F
 import hfdsl as hf
@@ -134,6 +135,14 @@ LOWERS = {
         "    loss.backward()\n"
         "self.optimizer.step()\nreturn"
     ),
+    "an objective that partial has given its clip range": (
+        "surrogate = functools.partial(clipped_loss, low=0.1, high=self.clip)\n"
+        "loss = -surrogate(ratio, gains=advantages).mean()"
+    ),
+    "an objective that partial has given a ratio": (
+        "surrogate = functools.partial(objective, ratio)\nloss = surrogate(advantages).mean()"
+    ),
+    "named within an expression": "loss = ((now := self.chosen(experience)) * advantages).mean() + 0 * now.mean()",
     "with a KL": "loss = (ratio * advantages).mean() + self.kl_coef * ((now - ref) ** 2).mean()",
     "summed": (
         "total = 0.0\nfor part, gain in zip(ratio.split(2), advantages.split(2)):\n"
@@ -155,6 +164,14 @@ LOWERS = {
     ),
 }
 RAISES = {
+    "a partial that is given another loss": (
+        "surrogate = functools.partial(objective, ratio)\nsurrogate = functools.partial(clipped_loss, ratio)\n"
+        "loss = surrogate(advantages).mean()"
+    ),
+    "a partial of a name that changes": (
+        "gains = advantages\nsurrogate = functools.partial(objective, ratio, gains)\ngains = -advantages\n"
+        "loss = -surrogate().mean()"
+    ),
     "policy gradient": "loss = -(advantages * now).mean()",
     "a negated advantage": "loss = (-advantages * now).mean()",
     "a negated sum": "loss = -1.0 * (advantages * now * mask).sum() / mask.sum()",
@@ -368,7 +385,10 @@ def test_the_greater_surrogate_is_reported(tmp_path: Path, body: str) -> None:
 UNKNOWN = {
     "a sign that the role has": "loss = self.sign * (ratio * advantages).mean()",
     "both signs": "loss = (ratio * advantages * (advantages > 0)).mean() - 2.0 * (ratio * advantages).mean()",
-    "gradients of its own": "(ratio * advantages).mean().backward(torch.tensor(-1.0))\nself.optimizer.step()\nreturn",
+    "gradients of its own": (
+        "self.optimizer.zero_grad()\n(ratio * advantages).mean().backward(torch.tensor(-1.0))\n"
+        "self.optimizer.step()\nreturn"
+    ),
     "no surrogate": "loss = self.chosen_and_entropy(experience)[1].mean()",
     "a branch that negates": "loss = (ratio * advantages).mean()\nif self.minimizes:\n    loss = -loss",
     "unknown advantages": "gains = self.estimate(experience)\nloss = (ratio * gains).mean()",

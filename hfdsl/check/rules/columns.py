@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from hfdsl.check.bodies import assigned_names, definition_of
+from hfdsl.check.bodies import assigned_names, definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import Function, parameter_span, span_of
@@ -48,7 +48,7 @@ def bodies_read_their_columns(context: Context) -> Iterator[Finding]:
     """A body reads columns that its records have, and computes with their contents."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
-        wrapped = hasattr(signature.body, "__wrapped__")
+        wrapped = is_decorated(signature.body)
         definition = None if signature.body in seen or wrapped else definition_of(signature.body)
         seen.add(signature.body)
         if definition is None:

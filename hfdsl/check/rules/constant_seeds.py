@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hfdsl.check.bodies import certain_expressions
+from hfdsl.check.bodies import certain_expressions, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, trains, updates_after
 from hfdsl.check.findings import Finding, Label
@@ -93,7 +93,7 @@ def steps_draw_other_numbers(context: Context) -> Iterator[Finding]:
     graph = program.graph
     for node, signature in graph.bodies if not graph.misuses else ():
         update = next(updates_after(graph, node), None)
-        if signature.is_ready_made or update is None or trains(node) or hasattr(signature.body, "__wrapped__"):
+        if signature.is_ready_made or update is None or trains(node) or is_decorated(signature.body):
             continue
         if isinstance(node.op, RoleCall):
             code = code_of(program.role_class(node.role))

@@ -143,6 +143,8 @@ def _comparisons(body: GroupInterpretation) -> Iterator[tuple[ast.expr, str]]:
             match expression:
                 case ast.Call(ast.Attribute(_, "std" | "var")) if _is_of_one_row(body.value(expression)):
                     yield expression, f"and '{ast.unparse(expression)}' of one row is NaN"
+                case ast.BinOp(_, ast.Div(), ast.BinOp(rows, ast.Sub(), ast.Constant(1))) if body.number(rows) == 1:
+                    yield expression, f"and '{ast.unparse(expression)}' divides by the 0 other rows of a group"
         match statement:
             case ast.Return(ast.Call(keywords=columns)):
                 for column in columns:

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Final
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.interpretation import RowGroups, ports_of
@@ -76,7 +76,7 @@ def rows_are_kept_apart(context: Context) -> Iterator[Finding]:
     """HF338: a body computes no row from a statistic of all, where it may get a part of them, or of another group."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
-        if signature.body in seen or hasattr(signature.body, "__wrapped__"):
+        if signature.body in seen or is_decorated(signature.body):
             continue
         seen.add(signature.body)
         definition = definition_of(signature.body)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
@@ -122,7 +122,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
     for node, signature in graph.bodies if not graph.misuses else ():
         body = signature.body
         ready, masked = _padded_widths(columns_with_width(signature))
-        if body in seen or signature.is_ready_made or hasattr(body, "__wrapped__") or not ready | masked:
+        if body in seen or signature.is_ready_made or is_decorated(body) or not ready | masked:
             continue
         seen.add(body)
         definition, update = definition_of(body), next(updates_after(graph, node), None)

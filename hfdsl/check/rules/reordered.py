@@ -22,7 +22,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
@@ -79,7 +79,7 @@ def _reorderings(program: Program) -> dict[int, Reordering]:
     """The calls that put their rows in another order."""
     reorderings, places = dict[int, Reordering](), dict[object, Mapping[str, ast.expr]]()
     for node, signature in program.graph.bodies:
-        if signature.rows != Whole or hasattr(signature.body, "__wrapped__"):
+        if signature.rows != Whole or is_decorated(signature.body):
             continue
         if signature.body not in places:
             places[signature.body] = reordered_columns(signature)

@@ -18,7 +18,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
@@ -42,7 +42,7 @@ def divisors_are_not_zero(context: Context) -> Iterator[Finding]:
     """HF357: a body does not divide by the deviation of groups alone."""
     seen, graph = set[object](), context.program.graph
     for node, signature in graph.bodies:
-        if signature.body in seen or trains(node) or hasattr(signature.body, "__wrapped__") or _filtered(graph, node):
+        if signature.body in seen or trains(node) or is_decorated(signature.body) or _filtered(graph, node):
             continue
         if isinstance(signature.rows, Grouped) and signature.rows.n == 1:
             continue  # HF314
