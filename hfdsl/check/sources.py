@@ -78,12 +78,19 @@ def argument_record(call: Span, signature: Signature | None, port: str) -> str |
 
 def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | None:
     written = call_at(call)
-    if written is None:
+    if written is None or _is_of_another(written, signature):
         return None
     named = {keyword.arg: keyword.value for keyword in written.keywords}
     ports = [p.name for p in signature.ports if not p.keyword_only or p.name not in named] if signature else []
     counted = takewhile(lambda argument: not isinstance(argument, ast.Starred), written.args)
     return named.get(port) or dict(zip(ports, counted, strict=False)).get(port)
+
+
+def _is_of_another(written: ast.Call, signature: Signature | None) -> bool:
+    """Whether the call that is written there makes the call of a method, as ``hf.sync`` does."""
+    if signature is None or signature.registration is None:
+        return False
+    return isinstance(written.func, ast.Attribute) and written.func.attr != signature.name
 
 
 def call_at(span: Span) -> ast.Call | None:

@@ -1,9 +1,13 @@
-"""The annotations of a function, evaluated: types for its ports and its result, and the bounds of its numbers."""
+"""The annotations of a function, evaluated: types for its ports and its result, and the bounds of its numbers.
+
+``annotation_text`` writes one as a user does.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -44,6 +48,16 @@ def bounds_of_parameters(body: Callable[..., Any]) -> dict[str, Within]:
     """
     bounds = {name: bounds_of(annotation) for name, annotation in _annotations(body).items()}
     return {name: within for name, within in bounds.items() if within is not None}
+
+
+def annotation_text(annotation: Any) -> str:
+    """An annotation as a user writes it.
+
+    >>> annotation_text(tuple[Constant, ...]), annotation_text(int | None)
+    ('tuple[Constant, ...]', 'int | None')
+    """
+    text = getattr(annotation, "__name__", "") if isinstance(annotation, type) and not get_args(annotation) else ""
+    return text or re.sub(r"\b(?:\w+\.)+(?=\w)", "", repr(annotation))
 
 
 def _annotations(body: Callable[..., Any]) -> Mapping[str, Any]:

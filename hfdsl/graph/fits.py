@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
@@ -31,6 +30,8 @@ def fits_static(actual: object, annotation: Any) -> bool:
         return any(type(actual.value) is type(option) and actual.value == option for option in get_args(annotation))
     if isinstance(actual, StaticType):  # what a role or function gives
         kind = actual.annotation
+        if get_args(kind):
+            return _may_be(kind, annotation)
     elif isinstance(actual, Constant):
         kind = type(actual.value)
     else:
@@ -43,6 +44,24 @@ def fits_static(actual: object, annotation: Any) -> bool:
     if isinstance(actual, Constant) and get_args(annotation) and is_subclass(kind, declared):
         return fits_value(actual.value, annotation)  # what a container has in it
     return is_subclass(kind, declared) or (declared is float and kind is int)
+
+
+def _may_be(given: Any, annotation: Any) -> bool:
+    """Whether a value of an annotation with parameters, such as ``dict[str, int]``, may be of another annotation.
+
+    Either class may derive from the other one: a ``Mapping`` may be the ``dict`` that a port takes.
+    """
+    if annotation is Any:
+        return True
+    if get_origin(given) in (Union, UnionType, Annotated):
+        return get_origin(given) is not Annotated or fits_static(StaticType(get_args(given)[0]), annotation)
+    kind, declared = get_origin(given), get_origin(annotation) or annotation or type(None)
+    if kind is declared:
+        return all(
+            Any in (inner, outer) or fits_static(StaticType(inner), outer)
+            for inner, outer in zip(get_args(given), get_args(annotation), strict=False)
+        )
+    return is_subclass(kind, declared) or is_subclass(declared, kind)
 
 
 def fits_value(value: object, annotation: Any) -> bool:
@@ -147,16 +166,6 @@ def _entries_fit(value: object, kind: type, inner: tuple[Any, ...]) -> bool:
 
 
 _NUMBERS: dict[type, type] = {int: Integral, float: Real, complex: Complex}
-
-
-def annotation_text(annotation: Any) -> str:
-    """An annotation as a user writes it.
-
-    >>> annotation_text(tuple[Constant, ...]), annotation_text(int | None)
-    ('tuple[Constant, ...]', 'int | None')
-    """
-    text = getattr(annotation, "__name__", "") if isinstance(annotation, type) and not get_args(annotation) else ""
-    return text or re.sub(r"\b(?:\w+\.)+(?=\w)", "", repr(annotation))
 
 
 def value_text(value: object) -> str:

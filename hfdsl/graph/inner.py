@@ -16,9 +16,9 @@ from typing import Any, Protocol, Union, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Tracing
-from hfdsl.graph.annotations import bounds_of_parameters, type_hints
+from hfdsl.graph.annotations import annotation_text, bounds_of_parameters, type_hints
 from hfdsl.graph.binding import bind
-from hfdsl.graph.fits import annotation_text, fits_static, fits_type, is_subclass
+from hfdsl.graph.fits import fits_static, fits_type, is_subclass
 from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.parameters import present_role
 from hfdsl.graph.program import Constant, ErrorValue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.annotations import bounds_of_parameters, type_hints
+from hfdsl.graph.annotations import annotation_text, bounds_of_parameters, type_hints
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.kinds import PerRank, PerStage
@@ -56,11 +56,7 @@ class StaticType:
     annotation: Any
 
     def __str__(self) -> str:
-        return (
-            "None"
-            if self.annotation in (None, type(None))
-            else getattr(self.annotation, "__name__", str(self.annotation))
-        )
+        return "None" if self.annotation in (None, type(None)) else annotation_text(self.annotation)
 
 
 PortType: TypeAlias = "RecordType | ListType | StaticType | ColumnSpec | ObjSpec | MetricSpec"

@@ -14,7 +14,8 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import call_at, keyword_span, parameter_span, span_of
 from hfdsl.deploy.deployment import Placement
-from hfdsl.graph.fits import annotation_text, value_text
+from hfdsl.graph.annotations import annotation_text
+from hfdsl.graph.fits import value_text
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest
 from hfdsl.types.numbers import brief

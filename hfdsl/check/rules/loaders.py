@@ -13,8 +13,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.report import CheckError, Report
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.annotations import type_hints
-from hfdsl.graph.fits import annotation_text
+from hfdsl.graph.annotations import annotation_text, type_hints
 from hfdsl.graph.program import Graph, Input
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import Batch

@@ -13,7 +13,8 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
-from hfdsl.graph.fits import annotation_text, field_misfit, value_text
+from hfdsl.graph.annotations import annotation_text
+from hfdsl.graph.fits import field_misfit, value_text
 from hfdsl.graph.program import Constant, Input, Pack
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, RecordType
