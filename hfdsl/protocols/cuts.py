@@ -248,7 +248,8 @@ class Slices(Cut):
             first = start + group * units // groups * width
             return first, first + width
         elements = f"{units} heads" if self.units is not None else f"{units} elements"
-        raise refused(parameter, f"{self._over(groups)} does not divide the {elements} along dim {self.dim}")
+        padded = f", with padding={self.padding}" if self.padding > 1 else ""
+        raise refused(parameter, f"{self._over(groups)} does not divide the {elements} along dim {self.dim}{padded}")
 
     def _over(self, count: int) -> str:
         return f"{self.axis if isinstance(self.axis, str) else '*'.join(self.axis)} = {count}"

@@ -63,15 +63,19 @@ class Parameter:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ProtocolError("HF739", f"the name of a parameter is a string, got {brief(self.name)}")
+            raise ProtocolError("HF739", f"the name of a parameter must be a string, got {brief(self.name)}")
         if not isinstance(self.shape, Iterable):
-            raise ProtocolError("HF739", f"the shape of {self.name!r} is a tuple of sizes, got {brief(self.shape)}")
+            raise ProtocolError(
+                "HF739", f"the shape of {self.name!r} must be a tuple of sizes, got {brief(self.shape)}"
+            )
         object.__setattr__(self, "shape", tuple(self.shape))
         if not all(is_count(size, least=0) for size in self.shape):
-            raise ProtocolError("HF739", f"the shape of {self.name!r} has a size that is no count: {self.shape}")
+            raise ProtocolError(
+                "HF739", f"the sizes of {self.name!r} must be whole numbers, 0 or more, got {self.shape}"
+            )
         if not isinstance(self.dtype, str) or self.dtype not in ITEM_BYTES:
             raise ProtocolError(
-                "HF739", f"the dtype of {self.name!r} is one of {', '.join(ITEM_BYTES)}, got {self.dtype!r}"
+                "HF739", f"the dtype of {self.name!r} must be one of {', '.join(ITEM_BYTES)}, got {self.dtype!r}"
             )
 
     @property

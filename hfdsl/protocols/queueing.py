@@ -43,18 +43,18 @@ def queue_problem(rows: object, group: object, lag: object, late: object) -> str
     """Describe the first invalid argument of a queue; None if all are valid.
 
     >>> queue_problem(rows=None, group=1, lag=-1, late="wait")
-    'lag= takes a number of updates, 0 or more, got -1'
+    'lag= takes a whole number of updates, 0 or more, got -1'
     >>> queue_problem(rows=None, group=1, lag=1, late="wiat")
     "late= takes 'wait', 'drop', 'refill', 'mask' or is left out, got 'wiat'; did you mean 'wait'?"
     """
     if rows is not None and not is_count(rows) and not (isinstance(rows, type) and issubclass(rows, Dim)):
-        return f"rows= takes a number of rows, 1 or more, or a dim, got {brief(rows)}"
+        return f"rows= takes a whole number of rows, 1 or more, or a dim, got {brief(rows)}"
     if not is_count(group):
-        return f"group= takes a number of rows, 1 or more, got {brief(group)}"
+        return f"group= takes a whole number of rows, 1 or more, got {brief(group)}"
     if isinstance(rows, int) and rows % group:
         return f"rows={rows} cannot be filled with whole groups of {group} rows"
     if lag is not None and not is_count(lag, least=0):
-        return f"lag= takes a number of updates, 0 or more, got {brief(lag)}"
+        return f"lag= takes a whole number of updates, 0 or more, got {brief(lag)}"
     if late is not None and late not in DISCIPLINES:
         near = nearest(late, DISCIPLINES) if isinstance(late, str) else None
         hint = "" if near is None else f"; did you mean '{near}'?"

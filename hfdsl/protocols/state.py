@@ -105,7 +105,7 @@ def corrects(state: str, *, lag: int) -> Callable[[C], C]:
         raise DefinitionError("HF120", f'corrects takes the name of a state, such as "policy", got {state!r}')
     if not is_count(lag):
         raise DefinitionError(
-            "HF120", f"corrects({state!r}): lag= takes a number of updates, 1 or more, got {brief(lag)}"
+            "HF120", f"corrects({state!r}): lag= takes a whole number of updates, 1 or more, got {brief(lag)}"
         )
 
     def declare(loss: C) -> C:

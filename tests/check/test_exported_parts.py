@@ -178,3 +178,19 @@ def test_parts_of_parameters_that_nobody_states(layout: Layout) -> None:
     assert losing(synced, (Exporter, layout), engine=Engine) == ["'engine.load'"]
     assert losing(synced, (Exporter, layout), hf.Mesh(), engine=Engine) == []
     assert losing(synced, (Exporter, ByName({"a": Slices(0)})), engine=Engine) == []
+
+
+class Misstated(Trainer):
+    @staticmethod
+    def state_parameters(layout: Layout | None = SLICES) -> dict[str, list[Parameter]]:
+        return {"policy": [Parameter("embed.weight", (8, 4), "fp32")]}
+
+
+def test_parameters_that_cannot_be_stated_are_one_mistake() -> None:
+    places = {
+        "trainer": hf.place(Misstated, pool=hf.ResourcePool([2], use_gpu=False), mesh=TP),
+        "engine": hf.place(Engine, pool=hf.ResourcePool([2], use_gpu=False, name="engines")),
+    }
+    [finding] = synced.check(hf.Deployment(**places)).findings
+    assert finding.code == "HF739"
+    assert finding.message.startswith("'state_parameters' of 'trainer' raises an error: the dtype of 'embed.weight'")

@@ -168,6 +168,7 @@ def test_a_tied_parameter_lies_as_the_stored_one() -> None:
     [
         (Slices(0, units=8), (1024, 64), Mesh(tp=3), "tp = 3 does not divide the 8 heads along dim 0"),
         (Slices(1), (4, 10), Mesh(tp=4), "tp = 4 does not divide the 10 elements along dim 1"),
+        (Slices(0, padding=8), (50,), Mesh(tp=3), "tp = 3 does not divide the 56 elements along dim 0, with padding=8"),
         (Slices(2), (4, 4), Mesh(tp=2), r"Slices cuts dim 2, and its shape is \(4, 4\)"),
         (Slices(0, blocks=(4, 2)), (8,), Mesh(tp=2), r"blocks \(4, 2\) add up to 6, and dim 0 has 8"),
         (Slices(0, units=3), (8,), Mesh(tp=2), "3 units do not divide the 8 elements of dim 0"),
@@ -191,11 +192,11 @@ def test_a_cut_that_is_not_possible(layout: Layout, shape: tuple[int, ...], mesh
 @pytest.mark.parametrize(
     ("name", "shape", "dtype", "problem"),
     [
-        ("w", (4, -1), "float32", "has a size that is no count"),
-        ("w", 4, "float32", "the shape of 'w' is a tuple of sizes, got 4"),
-        ("w", (4,), "float31", "the dtype of 'w' is one of"),
-        ("w", (4,), ["float32"], "the dtype of 'w' is one of"),
-        (4, (4,), "float32", "the name of a parameter is a string, got 4"),
+        ("w", (4, -1), "float32", r"the sizes of 'w' must be whole numbers, 0 or more, got \(4, -1\)"),
+        ("w", 4, "float32", "the shape of 'w' must be a tuple of sizes, got 4"),
+        ("w", (4,), "float31", "the dtype of 'w' must be one of"),
+        ("w", (4,), ["float32"], "the dtype of 'w' must be one of"),
+        (4, (4,), "float32", "the name of a parameter must be a string, got 4"),
     ],
 )
 def test_a_parameter_that_is_none(name: Any, shape: Any, dtype: Any, problem: str) -> None:

@@ -22,6 +22,7 @@ from contextlib import suppress
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.rules.stated_parameters import stated_problem
 from hfdsl.check.rules.unused_layouts import stating
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, sides, unscheduled, weight_syncs
 from hfdsl.graph.columns import result_origins
@@ -117,7 +118,8 @@ def _loses_parts(side: SyncSide, reader: Node, syncs: Sequence[WeightSync]) -> I
     for sync in loading:
         with suppress(Exception):  # as above
             obstacle, is_stated = unscheduled(sync, reader), sync.source.parameters or sync.target.parameters
-            if obstacle is not None:
+            places = sync.source.placement, sync.target.placement
+            if obstacle is not None and (is_stated or not any(map(stated_problem, places))):  # else HF739
                 note = f"parts cannot be joined for it: {obstacle}" if is_stated else stating(side)
                 yield _finding(side, f"'{reader.label}'", note, reader)
 

@@ -11,6 +11,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, overrides
+from hfdsl.errors import HfError
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.layouts import Parameter, Replicas
 from hfdsl.protocols.register import registered_methods
@@ -56,7 +57,7 @@ def parameters_are_of_own_states(context: Context) -> Iterator[Finding]:
     Whatever else it does would count as a role that does not know its parameters.
     """
     for name, place in context.program.placements.items():
-        problem = _stated_problem(place)
+        problem = stated_problem(place)
         if problem is not None:
             yield Finding(
                 "HF739",
@@ -66,7 +67,8 @@ def parameters_are_of_own_states(context: Context) -> Iterator[Finding]:
             )
 
 
-def _stated_problem(place: Placement[Any]) -> str | None:
+def stated_problem(place: Placement[Any]) -> str | None:
+    """The mistake of the ``state_parameters`` of a placed role, apart from the parameters themselves."""
     role: Any = place.role
     if not hasattr(role, "state_parameters") or overrides(role, "__init__", stated_by="state_parameters"):
         return None
@@ -76,6 +78,8 @@ def _stated_problem(place: Placement[Any]) -> str | None:
         return None  # HF516
     try:
         fact = role.state_parameters(*place.args, **place.kwargs)
+    except HfError as error:
+        return f"raises an error: {error.message}"
     except Exception as error:  # noqa: BLE001  # a function of the user's
         return f"raises {type(error).__name__}: {error}"
     if not isinstance(fact, Mapping):
