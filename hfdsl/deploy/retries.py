@@ -44,7 +44,7 @@ class Retries:
                 raise ResourceError("HF841", f"hf.Retries({name}=) takes a whole number, 1 or more; got {brief(value)}")
         wait: object = self.wait
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < float("inf"):
-            raise ResourceError("HF841", f"hf.Retries(wait=) takes a positive number of seconds; got {brief(wait)}")
+            raise ResourceError("HF841", f"hf.Retries(wait=) must be a positive number of seconds; got {brief(wait)}")
         if self.copies not in get_args(Copies):
             text = f'hf.Retries(copies=) takes "node" or "peers"; got {brief(self.copies)}'
             raise ResourceError("HF841", text)

@@ -108,7 +108,8 @@ class LoaderThread:
         try:
             self._answer = self._reading.get(timeout=max(0.0, self._deadline - time.monotonic()))
         except Empty:
-            text = f"the loader yielded no batch for {self._seconds:g} s ({self._waiting()}); stream(..., timeout=...)"
+            waited = f"the loader yielded no batch for {self._seconds:g} s ({self._waiting()})"
+            text = f"{waited}; if it needs longer, set stream(..., timeout=...)"
             self._answer, self._overdue = (END, HfError("HF764", text)), self._reading
         if self._reading is not self._answers and _is_end(self._answer):
             self._answer = None  # the earlier loader has ended, and this one has not

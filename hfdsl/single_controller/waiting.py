@@ -108,7 +108,7 @@ def checked_deadline(seconds: float | None) -> float | None:
         return None
     if not is_duration(seconds):
         raise ResourceError(
-            "HF931", f"a deadline is a positive number of seconds, or None to wait forever; got {seconds!r}"
+            "HF931", f"a deadline must be a positive number of seconds, or None to wait forever; got {seconds!r}"
         )
     return float(seconds)
 

@@ -70,7 +70,7 @@ def checked_deadline(seconds: object, subject: str) -> float:
     if is_duration(seconds):
         return float(seconds)
     most = f" of at most {MAX_SECONDS}" if isinstance(seconds, (int, float)) and seconds > MAX_SECONDS else ""
-    raise ResourceError("HF931", f"{subject} is a positive number of seconds{most}, got {brief(seconds)}")
+    raise ResourceError("HF931", f"{subject} must be a positive number of seconds{most}, got {brief(seconds)}")
 
 
 def checked_seed(seed: object, subject: str) -> int:

@@ -15,11 +15,11 @@ WEIGHTS = [Parameter("up.weight", (8, 8))]
 
 OF_ONE_RANK = (
     "'trainer.weights' declares a layout of 'policy' by which ranks hold parts, but rank 0 alone runs it and has to "
-    "return whole parameters: nothing comes of the layout"
+    "return whole parameters: the layout has no effect"
 )
 OF_NOBODY = (
-    "'judge.load' declares a layout of 'policies', but no role of the program exports 'policies': nothing comes of the "
-    "layout, and each rank gets the whole value"
+    "'judge.load' declares a layout of 'policies', but no role of the program exports 'policies': the layout has no "
+    "effect, and each rank gets the whole value"
 )
 
 

@@ -142,10 +142,10 @@ def test_a_call_may_take_longer_than_the_launch_allows_a_step(tmp_path: Path, ra
 
 @pytest.mark.parametrize("wrong", [0, -1.5, float("nan"), float("inf"), True, "30"])
 def test_deadlines_that_are_none(wrong: Any) -> None:
-    with pytest.raises(ResourceError, match=r"HF931: register: deadline= is a positive number of seconds"):
+    with pytest.raises(ResourceError, match=r"HF931: register: deadline= must be a positive number of seconds"):
         register(Dispatch.DP_PROTO, deadline=wrong)
     pool = hf.ResourcePool([2], use_gpu=False)
-    with pytest.raises(ResourceError, match=r"HF931: place\(Actor\): deadline= is a positive number of seconds"):
+    with pytest.raises(ResourceError, match=r"HF931: place\(Actor\): deadline= must be a positive number of seconds"):
         hf.place(Actor, pool=pool, deadline=wrong)
-    with pytest.raises(ResourceError, match=r"HF931: launch\(deadline=\) is a positive number of seconds"):
+    with pytest.raises(ResourceError, match=r"HF931: launch\(deadline=\) must be a positive number of seconds"):
         judging.compile(places()).launch("local", deadline=wrong)

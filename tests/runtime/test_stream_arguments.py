@@ -100,7 +100,7 @@ def test_a_loader_that_was_not_called_is_named_with_its_call() -> None:
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e300, True, "60", None])
 def test_a_timeout_is_a_positive_number_of_seconds(timeout: Any) -> None:
     with launched() as running:
-        with pytest.raises(ResourceError, match=r"HF931: stream\(timeout=\) is a positive number of seconds"):
+        with pytest.raises(ResourceError, match=r"HF931: stream\(timeout=\) must be a positive number of seconds"):
             running.stream(prompts(1, 4), timeout=timeout)
         assert numbers(running.stream(prompts(1, 4), timeout=2_000_000)) == list(range(4))
 

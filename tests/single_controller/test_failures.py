@@ -78,7 +78,7 @@ def test_a_reference_raises_the_type_too(failing: RayWorkerGroup, ray_cluster: A
 
 @pytest.mark.parametrize("deadline", [0, -1, "3", True, float("nan"), float("inf")])
 def test_a_deadline_is_a_positive_number(failing: RayWorkerGroup, deadline: Any) -> None:
-    with pytest.raises(ResourceError, match=r"HF931: a deadline is a positive number of seconds, or None"):
+    with pytest.raises(ResourceError, match=r"HF931: a deadline must be a positive number of seconds, or None"):
         failing.with_deadline(deadline)
     with pytest.raises(ResourceError, match=r"HF931"):
         RayWorkerGroup(RayResourcePool([1], use_gpu=False), RayClassWithInitArgs(roles.Failing), deadline=deadline)

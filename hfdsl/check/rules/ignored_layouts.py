@@ -56,8 +56,8 @@ def _exported(placements: Mapping[str, Placement[Any]]) -> dict[str, str]:
 def _of_one_rank(side: SyncSide) -> Finding:
     return _finding(
         side,
-        " by which ranks hold parts, but rank 0 alone runs it and has to return whole parameters: nothing comes of the "
-        "layout",
+        " by which ranks hold parts, but rank 0 alone runs it and has to return whole parameters: the layout "
+        "has no effect",
         "without Execute.RANK_ZERO every rank returns its part, and a sync joins them; else leave layout= out",
     )
 
@@ -66,7 +66,7 @@ def _of_nobody(side: SyncSide, exported: dict[str, str]) -> Finding:
     state = side.effect.state
     near = nearest(state, list(exported))
     note = f"'{exported[near]}' exports '{near}'" if near else f'declare who exports it: @hf.exports("{state}")'
-    problem = f", but no role of the program exports '{state}': nothing comes of the layout, and each rank gets the "
+    problem = f", but no role of the program exports '{state}': the layout has no effect, and each rank gets the "
     return _finding(side, f"{problem}whole value", note)
 
 

@@ -204,8 +204,8 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
             context,
             node,
             f"a step dispatches {'at most ' * loses}{count} rows, a batch has {batch}, and lag={lag} leaves places for "
-            f"{(lag + 1) * batch} rows",
-            f"{needed} are needed{why}: both stages would wait for each other",
+            f"{(lag + 1) * batch} rows, but {needed} are needed{why}",
+            "both stages would wait for each other",
         )
         yield with_suggestions(context, finding, [queued(node, [room], "make room: ")])
 

@@ -134,7 +134,7 @@ class RunningStream:
         if isinstance(loader, (Batch, Mapping, str)) or not is_iterable:
             text = f"'{self._plan.name}' streams from a loader, which yields the batches of one step after another"
             call = f"call it: stream({getattr(loader, '__name__', 'loader')}())"
-            advice = call if callable(loader) else "of a single step: stream([batch])"
+            advice = call if callable(loader) else "for a single step, pass a list: stream([batch])"
             raise WiringError("HF206", f"{text}, got {type(loader).__name__}; {advice}")
 
     def _check_current(self, source: LoaderThread) -> None:
