@@ -187,6 +187,7 @@ class Dataflow(Generic[P, R]):
         Raises:
             CheckError: with the report, if ``check`` finds errors; HF302 if a dim has several sizes.
             ResourceError: HF507 if ``deployment`` is not a deployment, HF523 if ``cluster`` is not a cluster.
+            WiringError: HF206 if ``optimize`` is not an ``hf.Optimize``.
         """
         from hfdsl.plan.build import compile_dataflow
 

@@ -22,6 +22,7 @@ from hfdsl.types.batches import Batch, is_record, schema
 from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
 from hfdsl.types.dims import Dim
 from hfdsl.types.joining import picked_rows, repeated_rows
+from hfdsl.types.numbers import brief, count_range, is_count
 from hfdsl.types.rows import Grouped, GroupedBy, Independent, IndependentRows, RowDependence, WholeRows
 
 P = ParamSpec("P")
@@ -108,8 +109,7 @@ def repeat(batch: BatchT, times: int) -> BatchT:
     tracer = active_tracer((batch, times))
     if tracer is not None:
         return tracer.repeat(batch, times)  # type: ignore[no-any-return]  # a symbolic record stands for a record
-    if times < 1:
-        raise SizeError("HF304", f"repeat takes a count of at least 1, got {times}")
+    _check("repeat", batch, times)
     return _with_rows(batch, lambda column: repeated_rows(column, times))
 
 
@@ -117,7 +117,7 @@ def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
     """Split a batch into ``count`` equal runs of consecutive rows; in a dataflow, the loop over them unrolls.
 
     Raises:
-        SizeError: HF310 if ``count`` does not divide the number of rows.
+        SizeError: HF304 if ``count`` is below 1, HF310 if it does not divide the number of rows.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -129,8 +129,9 @@ def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
     tracer = active_tracer((batch, count))
     if tracer is not None:
         return tracer.minibatches(batch, count)
+    _check("minibatches", batch, count)
     rows = len(batch)
-    if count < 1 or rows % count:
+    if rows % count:
         raise SizeError(
             "HF310", f"{rows} rows of '{type(batch).__name__}' do not split into {count} equal mini-batches"
         )
@@ -160,6 +161,7 @@ def filter(batch: BatchT, keep: bool_[Row], *, group: int = 1) -> BatchT:  # noq
     tracer = active_tracer((batch, keep, group))
     if tracer is not None:
         return tracer.filter(batch, keep, group)  # type: ignore[no-any-return]  # a symbolic record stands for a record
+    _check("filter", batch, group)
     if not isinstance(keep, Column) or str(keep.tensor.dtype) != "torch.bool" or keep.tensor.shape != (len(batch),):
         got = f"{keep.tensor.dtype} of shape {tuple(keep.tensor.shape)}" if isinstance(keep, Column) else repr(keep)
         raise WiringError("HF206", f"filter takes one truth value (hf.bool_) for each of {len(batch)} rows, got {got}")
@@ -182,6 +184,7 @@ def take(batch: BatchT, rows: int) -> BatchT:
     tracer = active_tracer((batch, rows))
     if tracer is not None:
         return tracer.take(batch, rows, fill=False)  # type: ignore[no-any-return]  # as above
+    _check("take", batch, rows)
     return _rows_of(batch, taken_rows(len(batch), rows, fill=False, subject="take"))
 
 
@@ -201,6 +204,7 @@ def fill(batch: BatchT, rows: int) -> BatchT:
     tracer = active_tracer((batch, rows))
     if tracer is not None:
         return tracer.take(batch, rows, fill=True)  # type: ignore[no-any-return]  # as above
+    _check("fill", batch, rows)
     return _rows_of(batch, taken_rows(len(batch), rows, fill=True, subject="fill"))
 
 
@@ -238,8 +242,7 @@ def queue(
         return tracer.queue(batch, rows, group, lag, late)  # type: ignore[no-any-return]  # as above
     if (problem := queue_problem(rows, group, lag, late)) is not None:
         raise DefinitionError("HF740", f"hf.queue: {problem}")
-    if not isinstance(batch, Batch):
-        raise WiringError("HF206", f"queue takes a record, got {batch!r}")
+    _check("queue", batch)
     return batch
 
 
@@ -290,6 +293,19 @@ def sync(source: Worker, *targets: Worker, during: str | None = None) -> None:
                 tracer.load_during(during)
 
 
+def _check(operation: str, batch: object, count: object = 1) -> None:
+    """Check the arguments of an operation as tracing does.
+
+    Raises:
+        SizeError: HF304 if ``count`` is not a whole number of at least 1.
+        WiringError: HF206 if ``batch`` is not a record.
+    """
+    if not is_count(count):
+        raise SizeError("HF304", f"{operation} takes {count_range(count)}, got {brief(count)}")
+    if not isinstance(batch, Batch):
+        raise WiringError("HF206", f"{operation} takes a record, got {brief(batch)}")
+
+
 def _rows_of(batch: BatchT, rows: Sequence[int]) -> BatchT:
     return _with_rows(batch, lambda column: picked_rows(column, rows))
 
@@ -329,6 +345,8 @@ def merge(record: type[BatchT], *parts: Batch) -> BatchT:
         return tracer.merge(record, parts)  # type: ignore[no-any-return]  # a symbolic record stands for a record
     if not is_record(record):
         raise WiringError("HF206", no_record(record))
+    for part in parts:
+        _check("merge", part)
     columns: dict[str, Any] = {}
     for name in schema(record).fields:
         owners = [part for part in parts if name in schema(type(part)).fields]

@@ -31,6 +31,7 @@ from hfdsl.check.run import build_context, build_report
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.value_bytes import has_no_rows, value_bytes
+from hfdsl.errors import WiringError
 from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.first_syncs import first_syncs
 from hfdsl.graph.infer import infer
@@ -50,6 +51,7 @@ from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Dim, Sizes
+from hfdsl.types.numbers import brief
 from hfdsl.types.rows import WholeRows
 
 
@@ -65,8 +67,11 @@ def compile_dataflow(
     Raises:
         CheckError: where the check finds errors.
         DefinitionError: where a declaration that the program names has no meaning.
+        WiringError: HF206 if ``optimize`` is not an ``Optimize``.
     """
     start = perf_counter()
+    if optimize is not None and not isinstance(optimize, Optimize):
+        raise WiringError("HF206", f"compile: optimize= takes an hf.Optimize, got {brief(optimize)}")
     switches = optimize or Optimize()
     context = replace(build_context(body, deployment, dims, cluster), offload=switches.offload)
     several = context.alternatives

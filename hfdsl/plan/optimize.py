@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from hfdsl.errors import SizeError, WiringError
+from hfdsl.types.numbers import brief, count_range, is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +14,9 @@ class Optimize:
 
     Whatever is switched off, a run computes the same bits; only time, bytes and memory change. (With ``balance`` a body
     that sums over the rows of its rank sums different rows, so its floats may differ in the last bits.)
+
+    Raises ``WiringError`` (HF206) for a switch that is neither on nor off, and ``SizeError`` (HF304) for
+    ``bucket_bytes`` below 1.
 
     >>> Optimize(fusion=False).fusion, Optimize().fusion
     (False, True)
@@ -46,6 +52,15 @@ class Optimize:
     deltas: bool = False
     """Weights go bucket by bucket as the elements that have changed since the last sync, which takes the memory of a
     copy where they are exported. It saves time on links that are slower than finding the changes."""
+
+    def __post_init__(self) -> None:
+        if not is_count(self.bucket_bytes):
+            expected = count_range(self.bucket_bytes)
+            raise SizeError("HF304", f"Optimize: bucket_bytes= takes {expected}, got {brief(self.bucket_bytes)}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, bool) and field.name != "bucket_bytes" and (field.name, value) != ("relay", None):
+                raise WiringError("HF206", f"Optimize: {field.name}= is True or False, got {brief(value)}")
 
 
 NOTHING = Optimize(*[False] * 12)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.protocols.mesh import Mesh, axis_rank, axis_size
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import brief, is_count
 
 Pick: TypeAlias = int | Literal["join", "first", "last"]
 """The choice of a collect along one axis: every coordinate in order, or only one."""
@@ -52,7 +52,14 @@ class Protocol:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise DefinitionError("HF111", f"a protocol needs a name, got {self.name!r}")
-        pairs = tuple(self.collect.items() if isinstance(self.collect, Mapping) else self.collect)
+        pairs = _pairs(self.collect)
+        if pairs is None:
+            example = "{'dp': 'join', 'tp': 'first', 'pp': 'last'}"
+            problem = f"protocol {self.name!r}: collect= takes a dict such as {example}, got {brief(self.collect)}"
+            raise DefinitionError("HF112", problem)
+        if not isinstance(self.split, (str, tuple, list)) or not all(isinstance(axis, str) for axis in self.split):
+            problem = f"protocol {self.name!r}: split= takes a tuple of axes, such as ('dp',), got {brief(self.split)}"
+            raise ProtocolError("HF409", problem)
         # One stored form, so that equal declarations are equal values and a protocol can key a cache.
         object.__setattr__(self, "collect", pairs)
         object.__setattr__(self, "split", (self.split,) if isinstance(self.split, str) else tuple(self.split))
@@ -130,6 +137,13 @@ class Protocol:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _pairs(collect: object) -> tuple[tuple[Any, Any], ...] | None:
+    """The entries of ``collect``, as pairs of axis and pick; None if it has others."""
+    entries = tuple(collect.items() if isinstance(collect, Mapping) else collect if isinstance(collect, tuple) else ())
+    pairs = all(isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str) for entry in entries)
+    return entries if pairs and isinstance(collect, (Mapping, tuple)) else None
 
 
 @lru_cache(maxsize=1024)

@@ -109,6 +109,10 @@ def corrects(state: str, *, lag: int) -> Callable[[C], C]:
         )
 
     def declare(loss: C) -> C:
+        if not callable(loss):
+            raise DefinitionError(
+                "HF120", f"corrects({state!r}) marks a class, a function or a method, got {brief(loss)}"
+            )
         setattr(loss, CORRECTS, {**getattr(loss, CORRECTS, {}), state: lag})
         return loss
 

@@ -22,7 +22,7 @@ from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.recovery.steps import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.saving.loaded_states import check_copied_states
-from hfdsl.types.numbers import checked_deadline, checked_seed
+from hfdsl.types.numbers import brief, checked_deadline, checked_seed
 
 
 class LaunchedError(BaseException):
@@ -68,6 +68,8 @@ def launch(
     """
     if _loading.get():
         raise LaunchedError
+    if retries is not None and not isinstance(retries, Retries):
+        raise ResourceError("HF841", f"launch(retries=) takes an hf.Retries, got {brief(retries)}")
     seed, deadline = checked_seed(seed, "launch(seed=)"), checked_deadline(deadline, "launch(deadline=)")
     probe_protocols(plan)
     if decides(plan) and queue_stages(plan).flights.loads and (retries is not None or callable(backend)):

@@ -243,9 +243,13 @@ def test_repeat_makes_runs_of_equal_rows() -> None:
 
 def test_operations_refuse_what_has_no_meaning() -> None:
     mistakes: list[tuple[type[HfError], str, Any]] = [
-        (SizeError, "HF304: repeat takes a count of at least 1, got 0", lambda: hf.repeat(prompts(2), 0)),
+        (SizeError, "HF304: repeat takes a whole number of at least 1, got 0", lambda: hf.repeat(prompts(2), 0)),
         (SizeError, "HF310: 5 rows of 'Prompts' do not split into 2 equal", lambda: hf.minibatches(prompts(5), 2)),
-        (SizeError, "HF310: 4 rows of 'Prompts' do not split into 0 equal", lambda: hf.minibatches(prompts(4), 0)),
+        (
+            SizeError,
+            "HF304: minibatches takes a whole number of at least 1, got 0",
+            lambda: hf.minibatches(prompts(4), 0),
+        ),
         (
             WiringError,
             "HF204: merge into 'Named': no part has column 'value' ('Prompts')",
@@ -262,6 +266,28 @@ def test_operations_refuse_what_has_no_meaning() -> None:
         with pytest.raises(family) as error:
             make()
         assert str(error.value).startswith(text)
+
+
+KEPT: hf.bool_[B] = hf.bool_(torch.ones(2, dtype=torch.bool))
+COUNTED: dict[str, Any] = {
+    "repeat": hf.repeat,
+    "minibatches": hf.minibatches,
+    "take": hf.take,
+    "fill": hf.fill,
+    "filter": lambda batch, group: hf.filter(batch, KEPT, group=group),
+}
+
+
+@pytest.mark.parametrize("operation", COUNTED)
+def test_operations_check_arguments_as_tracing_does(operation: str) -> None:
+    for count in (0, -1, 1.5, "2", None, True, [2]):
+        with pytest.raises(SizeError, match=rf"HF304: {operation} takes a whole number of at least 1, got "):
+            COUNTED[operation](prompts(2), count)
+    for batch in (None, 3, "rows", [prompts(2)]):
+        with pytest.raises(WiringError, match=rf"HF206: {operation} takes a record, got "):
+            COUNTED[operation](batch, 2)
+    with pytest.raises(WiringError, match="HF206: merge takes a record, got None"):
+        hf.merge(Named, prompts(2), None)  # type: ignore[arg-type]
 
 
 # -- the numbering, the columns and the results are those of a plan

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
@@ -17,9 +14,9 @@ from hfdsl.runtime.running import Running
 from hfdsl.runtime.timeline import StepRecord
 from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, batch_of, programs, some_rows
+from tests.plan.switches import switches
 
 many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
 
 
 def record_of(running: Running) -> StepRecord:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.deploy.pools import devices
@@ -19,9 +18,9 @@ from hfdsl.plan.predict import Duration, Prediction, durations, predict
 from hfdsl.plan.timeline import Interval, Timeline
 from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
+from tests.plan.switches import switches
 
 many = settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
 FREE = {"copy": math.inf, "network": math.inf, "gpu": math.inf}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -31,9 +30,9 @@ from hfdsl.plan.rows import row_table, runtime_queries
 from tests.nightly import examples
 from tests.plan.cells import HOME, Cell, Cells
 from tests.plan.oracle import B, Place, Program, R, Role, Rows, Total, programs
+from tests.plan.switches import switches
 
 many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-switches = st.builds(Optimize, *[st.booleans()] * len(fields(Optimize)))
 
 
 def compiled(program: Program, optimize: Optimize) -> CompiledPlan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from random import Random
 from typing import Any
 from unittest import mock
@@ -18,6 +17,7 @@ from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.running import Running
 from tests.nightly import examples
 from tests.plan.oracle import B, Place, Program, R, Rows, Total, batch_of, places, programs, rows_of, some_rows
+from tests.plan.switches import switches
 from tests.runtime import ray_programs as grpo
 
 many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -58,9 +58,6 @@ def test_a_plan_means_what_the_program_means(program: Program) -> None:
     with plan.launch() as running:
         for seed in range(2):
             agrees(program, running, program.rows, seed)
-
-
-switches = st.builds(Optimize, *[st.booleans()] * len(fields(Optimize)))
 
 
 @many

@@ -139,11 +139,21 @@ def test_the_ranks_of_a_wide_mesh_are_counted_at_once() -> None:
         ({"dp": "joined", "pp": "first", "tp": "first"}, "HF112"),
         ({"dp": "join", "pp": -1, "tp": "first"}, "HF112"),
         ({"dp": "join", "pp": True, "tp": "first"}, "HF112"),
+        ("dp", "HF112: protocol 'BAD': collect= takes a dict such as .*, got 'dp'"),
+        (None, "HF112: .* got None"),
+        (("dp", "tp"), "HF112: "),
+        ({3: "join"}, "HF112: "),
     ],
 )
 def test_a_collect_without_meaning_is_refused(collect: dict[str, object], code: str) -> None:
     with pytest.raises((DefinitionError, ProtocolError), match=code):
         Protocol("BAD", split=("dp",), collect=collect)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("split", [None, 2, [["dp"]], {"dp": 1}])
+def test_a_split_without_axes_is_refused(split: Any) -> None:
+    with pytest.raises(ProtocolError, match=r"HF409: protocol 'BAD': split= takes a tuple of axes, such as .*, got "):
+        Protocol("BAD", split=split)
 
 
 def test_splitting_over_an_axis_of_another_system_is_refused() -> None:

@@ -67,6 +67,14 @@ def test_staleness_is_a_number_of_steps(staleness: Any) -> None:
         reads("policy", staleness=staleness)
 
 
+@pytest.mark.parametrize("loss", [None, 0.2, "clip"])
+def test_what_corrects_can_be_called(loss: Any) -> None:
+    with pytest.raises(
+        DefinitionError, match=r"HF120: corrects\('policy'\) marks a class, a function or a method, got "
+    ):
+        hf.corrects("policy", lag=2)(loss)
+
+
 def test_a_state_that_one_role_exports_and_another_loads_can_be_synced() -> None:
     assert sync_methods(Learner, Generator) == (("weights", "take"),)
     assert sync_methods(Generator, Learner) == ()

@@ -105,6 +105,15 @@ def test_a_timeout_is_a_positive_number_of_seconds(timeout: Any) -> None:
         assert numbers(running.stream(prompts(1, 4), timeout=2_000_000)) == list(range(4))
 
 
+@pytest.mark.parametrize("seconds", [41.0, "41", ["engine.generate"]])
+def test_seconds_are_a_dict_of_calls(seconds: Any) -> None:
+    with (
+        launched() as running,
+        pytest.raises(WiringError, match="HF202: seconds= of the stream takes a dict"),
+    ):
+        running.stream(prompts(1, 4), seconds=seconds)
+
+
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with launched() as running:

@@ -24,6 +24,7 @@ from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.driver import Manifest
 from hfdsl.runtime.schedule import QueueState
 from hfdsl.types.batches import Batch, closest
+from hfdsl.types.numbers import brief
 
 
 class RunningStream:
@@ -68,7 +69,7 @@ class RunningStream:
                 HF206 if the loader is none.
         """
         self._check_loader(loader)
-        call_seconds = self._call_seconds(seconds or {})
+        call_seconds = self._call_seconds({} if seconds is None else seconds)
         stream = self.begun or self._begin()
         if isinstance(stream, StageStream) and seconds is not None:
             stream.seconds.update(call_seconds)
@@ -145,6 +146,8 @@ class RunningStream:
 
     def _call_seconds(self, seconds: Mapping[str, float | CallSeconds]) -> dict[str, CallSeconds]:
         labels = [step.label for step in self._plan.steps]
+        if not isinstance(seconds, Mapping):
+            raise WiringError("HF202", f"seconds= of the stream takes a dict of calls, got {brief(seconds)}")
         if seconds and isinstance(self._runner.backend, PollingBackend):
             text = f"seconds= of the stream: the calls of '{self._plan.name}' take the time that they take"
             raise WiringError("HF202", f"{text}; only the local backend has a virtual clock")
@@ -153,7 +156,7 @@ class RunningStream:
                 text = f"seconds= of the stream: '{self._plan.name}' has no call '{label}'; {closest(label, labels)}"
                 raise WiringError("HF202", text)
             if not (0 <= duration < inf if isinstance(duration, (int, float)) else hasattr(duration, "of")):
-                kinds = "a number of at least 0, or an object with a method of(*call)"
+                kinds = "a number, 0 or more, or an object with a method of(*call)"
                 raise WiringError("HF202", f"seconds= of the stream: '{label}' takes {kinds}, got {duration!r}")
         return {
             label: DrawnSeconds(of_call) if isinstance(of_call, (int, float)) else of_call
