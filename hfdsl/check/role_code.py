@@ -28,9 +28,13 @@ from hfdsl.graph.spans import Span, definition_span
 from hfdsl.protocols.worker import Worker
 
 KNOWN: Final = frozenset(
-    {"abc", "builtins", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "itertools", "json"}
-    | {"logging", "math", "numbers", "numpy", "operator", "pathlib", "random", "re", "safetensors", "statistics"}
-    | {"string", "time", "tokenizers", "torch", "transformers", "types", "typing", "typing_extensions", "warnings"}
+    {"abc", "argparse", "array", "base64", "bisect", "builtins", "cmath", "collections", "contextlib", "copy", "csv"}
+    | {"dataclasses", "datetime", "decimal", "difflib", "einops", "enum", "fractions", "functools", "gc", "genericpath"}
+    | {"glob", "hashlib", "heapq", "html", "itertools", "json", "logging", "math", "ntpath", "numbers", "numpy"}
+    | {"operator", "os", "pathlib", "platform", "posixpath", "pprint", "random", "re", "safetensors", "secrets"}
+    | {"shutil", "statistics", "string", "struct", "tempfile", "textwrap", "time", "tokenizers", "torch", "tqdm"}
+    | {"traceback", "transformers", "types", "typing", "typing_extensions", "unicodedata", "uuid", "warnings"}
+    | {"weakref", "zlib"}
 )
 """Packages whose code does nothing that its names do not say."""
 
@@ -175,9 +179,12 @@ class _Reader:
         self.names = outer
 
     def _read_names(self, function: FunctionType, definition: Function) -> None:
-        local = local_names(definition)
+        local, named = local_names(definition), _attributes_by_name(definition)
+        self.names |= set(named.values())
         for node in code_nodes(definition):
             match node:
+                case ast.Name() if node in named:
+                    pass
                 case ast.Import(imported):
                     self._import(*(alias.name for alias in imported))
                 case ast.ImportFrom(module, imported, level):
@@ -236,6 +243,20 @@ def _is_installed(package: str) -> bool:
     """Whether a package is not the user's own code: installed, or of Python itself."""
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return package in sys.stdlib_module_names or "site-packages" in file or "dist-packages" in file
+
+
+def _attributes_by_name(definition: ast.AST) -> dict[ast.expr, str]:
+    """Each ``getattr`` with a literal name and a default, as in ``getattr(config, "rate", 0.1)``, and the name.
+
+    A value that is called at once may be anything that a wrapper adds to a model, so it is left out.
+    """
+    called = {node.func for node in ast.walk(definition) if isinstance(node, ast.Call)}
+    named = dict[ast.expr, str]()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Call(ast.Name("getattr") as function, [_, ast.Constant(str(name)), _]) if node not in called:
+                named[function] = name
+    return named
 
 
 def code_nodes(definition: ast.AST) -> Iterator[ast.AST]:

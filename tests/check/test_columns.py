@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -30,6 +31,15 @@ class Rollout(hf.Batch):
 
 class Lengths(hf.Batch):
     length: hf.i64[B]
+
+
+class Pairs(hf.Batch):
+    first: hf.i64[B]
+    second: hf.i64[B]
+    weight: hf.f32[B] | None = None
+
+
+columns = sys.modules[__name__]
 
 
 def misspelled(batch: Rollout) -> Lengths:
@@ -82,9 +92,26 @@ def checked(body: Callable[..., Lengths], column: bool = False) -> hf.Report:
     return program.check()
 
 
+def of_a_slice(batch: Rollout) -> Lengths:
+    for start in range(0, len(batch), 2):
+        part = batch[start : start + 2]
+        print(part.maks.tensor)  # type: ignore[attr-defined]
+    return Lengths(length=batch.ids.tensor[:, 0])
+
+
+def built_with_another(batch: Rollout) -> Lengths:
+    return Lengths(lenght=batch.ids.tensor[:, 0])  # type: ignore[call-arg]
+
+
+def built_without(batch: Rollout) -> Lengths:
+    pairs = columns.Pairs(first=batch.ids.tensor[:, 0])
+    return Lengths(length=pairs.first)
+
+
 @pytest.mark.parametrize(
     ("body", "code", "message"),
     [
+        (of_a_slice, "HF201", "'part.maks' in the body of 'of_a_slice': Rollout has no column 'maks'"),
         (misspelled, "HF201", "'batch.maks' in the body of 'misspelled': Rollout has no column 'maks'"),
         (of_a_column, "HF206", "'batch.mask.sum' in the body of 'of_a_column': a column has no 'sum'"),
         (computed, "HF206", "'batch.ids * 2' in the body of 'computed': a column has no operators"),
@@ -103,6 +130,48 @@ def test_what_a_body_cannot_read_is_found_once_and_raises_in_a_run(
     batch = batch_of(torch.ones(2, 3, dtype=torch.int64))
     with pytest.raises((AttributeError, TypeError)):
         body(batch.ids if column else batch)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        (built_with_another, "HF201", "'Lengths' in the body of 'built_with_another': Lengths has no column 'lenght'"),
+        (
+            built_without,
+            "HF203",
+            "'columns.Pairs' in the body of 'built_without': Pairs is built without its column 'second'",
+        ),
+    ],
+)
+def test_a_record_that_a_body_cannot_build_is_found_and_raises_in_a_run(
+    body: Callable[..., Any], code: str, message: str
+) -> None:
+    (finding,) = checked(body).findings
+    assert (finding.code, finding.message) == (code, message)
+    with pytest.raises(hf.HfError, match=code):
+        body(batch_of(torch.ones(2, 3, dtype=torch.int64)))
+
+
+def built_rightly(batch: Rollout) -> Lengths:
+    first = {"first": batch.ids.tensor[:, 0]}
+    pairs = columns.Pairs(second=batch.ids.tensor[:, 1], **first)
+    with suppress(hf.HfError):
+        pairs = Pairs(first=first["first"])  # type: ignore[call-arg]
+    return Lengths(length=pairs.second.tensor)
+
+
+def sliced_again(batch: Rollout) -> Lengths:
+    part: Any = batch[:1]
+    part = {"maks": part.ids.tensor}
+    other = batch[1:]
+    if hasattr(other, "lengths"):
+        print(other.lengths)
+    return Lengths(length=part["maks"])
+
+
+def of_a_local_class(batch: Rollout) -> Lengths:
+    Pairs = dict  # the name of a record, which is another value here
+    return Lengths(length=Pairs(third=batch.ids.tensor[:, 0])["third"])
 
 
 def read_rightly(batch: Rollout) -> Lengths:
@@ -147,6 +216,11 @@ def shadowed(batch: Rollout) -> Lengths:
     lengths = [batch.maks for batch in ()]  # type: ignore[var-annotated]  # the name of each entry here
     add = lambda batch: batch.maks  # noqa: E731
     return Lengths(length=torch.tensor([add, lengths], dtype=torch.int64))
+
+
+@pytest.mark.parametrize("body", [built_rightly, sliced_again, of_a_local_class])
+def test_records_that_may_be_right_are_let_alone(body: Callable[..., Any]) -> None:
+    assert checked(body).codes == ()
 
 
 @pytest.mark.parametrize("body", [read_rightly, rebound, asked, cast_to_another_type, tried, shadowed])

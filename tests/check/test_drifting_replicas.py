@@ -95,6 +95,9 @@ APART = (
         "self.schedule = torch.optim.lr_scheduler.ConstantLR(self.optimizer)",
         "self.learn(self.loss(rows)); self.schedule.step()",
     ),
+    ("import os; self.folder = os.environ.get('RUNS', '.')", "self.learn(self.loss(rows))"),
+    ("import datetime; self.begun = datetime.datetime.now()", "self.learn(self.loss(rows))"),
+    ("self.scale = getattr(arguments, 'scale', 1.0)", "self.learn(self.loss(rows) * getattr(self, 'scale', 2.0))"),
     (
         "self.clip = torch.nn.utils.clip_grad_norm_",
         "self.loss(rows).backward(); self.clip(self.model.parameters(), 9.0); self.optimizer.step()",
@@ -128,6 +131,10 @@ UNKNOWN = (
         "self.learn(self.loss(rows))",
     ),
     ("pass", "self.learn(self.loss(rows)); no_such_function(self.model)"),
+    ("self.group = getattr(self, 'axis')('dp')", "self.learn(self.loss(rows))"),
+    ("self.group = getattr(self, 'axis', None)", "self.learn(self.loss(rows))"),
+    ("name = 'axis'; self.group = getattr(self, name)", "self.learn(self.loss(rows))"),
+    ("import subprocess; subprocess.run(['true'])", "self.learn(self.loss(rows))"),
 )
 """Those of which a check cannot know it."""
 

@@ -274,6 +274,14 @@ def test_a_comparison_within_a_group_of_one_is_reported(function: Any) -> None:
     assert codes(function, n=2) == ()
 
 
+def test_a_size_that_is_left_out_is_one_mistake() -> None:
+    @hf.dataflow
+    def program(scores: Scores) -> Scores:
+        return by_others(scores)  # type: ignore[call-arg]
+
+    assert program.check().codes == ("HF203",)
+
+
 def test_a_constant_may_say_how_large_groups_are() -> None:
     assert codes(by_constant) == ("HF314",)
 

@@ -1,4 +1,4 @@
-"""Columns in bodies: does a body read columns that its records have, and compute with their tensors?
+"""Columns in bodies: does a body read and build records with the columns that they have, and compute with tensors?
 
 A worked example: ``batch`` is a record with the columns ``ids`` and ``mask``, and a check has the text of the body::
 
@@ -7,6 +7,8 @@ A worked example: ``batch`` is a record with the columns ``ids`` and ``mask``, a
         total = batch.maks.tensor.sum(-1)     HF201: Rollout has no column 'maks'
         total = batch.mask.sum(-1)            HF206: a column has no 'sum', its value is in .tensor
         total = batch.mask * 2                HF206: so has '*'
+        half = batch[:4].maks                 a slice has the columns of the record, also under a name of its own
+        return Lengths(lenght=total)          HF201: Lengths has no column 'lenght'
 
 Why it is right: a body gets exactly the record that its parameter declares, so what such a line says is an error in
 every call that reaches it. Nothing is said of a name that the body may bind to something else, nor of one whose type it
@@ -16,18 +18,21 @@ tests, nor within ``try``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from hfdsl.check.bodies import assigned_names, definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.names import local_names, parameter_names, value_of
 from hfdsl.check.sources import Function, parameter_span, span_of
 from hfdsl.graph.program import Node
-from hfdsl.graph.signatures import PortType, RecordType, Signature
-from hfdsl.graph.spans import definition_span
-from hfdsl.types.batches import closest, schema
+from hfdsl.graph.signatures import PortType, RecordType
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.batches import Batch, closest, is_record, schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.wrappers import Wrapper
 
@@ -42,10 +47,12 @@ class _Wrong(NamedTuple):
     code: str
     why: str
     note: str = ""
+    place: ast.expr | ast.keyword | None = None
+    """The part of the expression that is wrong, if it is not all of it."""
 
 
 def bodies_read_their_columns(context: Context) -> Iterator[Finding]:
-    """A body reads columns that its records have, and computes with their contents."""
+    """A body reads columns that its records have, builds records with theirs, and computes with their contents."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
         wrapped = is_decorated(signature.body)
@@ -53,33 +60,90 @@ def bodies_read_their_columns(context: Context) -> Iterator[Finding]:
         seen.add(signature.body)
         if definition is None:
             continue
+        place = definition_span(signature.body)
         for port in signature.ports:
             if port.name not in _other_values(definition):
-                yield from _findings(node, signature, definition, port.name, port.type)
+                names = (port.name, *_slices(definition, port.name))
+                mistakes = [wrong for name in names for wrong in _wrong(definition, name, port.type)]
+                yield from _findings(node, place, mistakes, Label(parameter_span(place, port.name), "the parameter"))
+        for record, wrong in _built(signature.body, definition):
+            yield from _findings(node, place, [wrong], Label(definition_span(record), "the record"))
 
 
-def _findings(
-    node: Node, signature: Signature, definition: Function, parameter: str, kind: PortType
-) -> Iterator[Finding]:
-    place = definition_span(signature.body)
+def _findings(node: Node, body: Span, mistakes: Sequence[_Wrong], related: Label) -> Iterator[Finding]:
     reported = set[str]()
-    for wrong in _wrong(definition, parameter, kind):
+    for wrong in mistakes:
         text = ast.unparse(wrong.node)
         if text not in reported:
             reported.add(text)
             yield Finding(
                 wrong.code,
                 f"'{text}' in the body of '{node.label}': {wrong.why}",
-                Label(span_of(place.file, wrong.node)),
-                (Label(parameter_span(place, parameter), "the parameter"),),
+                Label(span_of(body.file, wrong.place or wrong.node)),
+                (related,),
                 notes=(wrong.note,) if wrong.note else (),
             )
 
 
 @lru_cache(maxsize=256)
+def _slices(definition: Function, parameter: str) -> tuple[str, ...]:
+    """The names that a body sets once, to a slice of a parameter: ``part`` of ``part = batch[start : start + 8]``."""
+    stores = Counter(node.id for node in ast.walk(definition) if isinstance(node, ast.Name) and _is_stored(node))
+    names = list[str]()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Assign([ast.Name(name)], ast.Subscript(ast.Name(source), ast.Slice())) if source == parameter:
+                names.append(name)
+    others = _other_types(definition).union(parameter_names(definition))
+    return tuple(name for name in names if stores[name] == 1 and name not in others)
+
+
+def _is_stored(name: ast.Name) -> bool:
+    return not isinstance(name.ctx, ast.Load)
+
+
+def _built(body: Callable[..., Any], definition: Function) -> Iterator[tuple[type[Batch], _Wrong]]:
+    """The records that a body builds with columns that they do not have, or without one of theirs."""
+    for node in _outside_of_try(definition):
+        match node:
+            case ast.Call(function, [], keywords) if all(keyword.arg is not None for keyword in keywords):
+                record = _record(body, definition, function)
+            case _:
+                continue
+        if record is None:
+            continue
+        fields, named = schema(record).fields, [str(keyword.arg) for keyword in keywords]
+        unknown = next((keyword for keyword in keywords if keyword.arg not in fields), None)
+        missing = [name for name in fields if name not in named and name not in schema(record).spare]
+        if unknown is not None:
+            why, near = f"{record.__name__} has no column '{unknown.arg}'", closest(str(unknown.arg), tuple(fields))
+            yield record, _Wrong(function, "HF201", why, near, unknown)
+        elif missing:
+            why = f"{record.__name__} is built without its column '{missing[0]}'"
+            yield record, _Wrong(function, "HF203", why, place=node)
+
+
+def _record(body: Callable[..., Any], definition: Function, function: ast.expr) -> type[Batch] | None:
+    """The class of records that a body calls by a name of its module, or of a module there."""
+    value: object = None
+    match function:
+        case ast.Name(name) if name not in local_names(definition):
+            value = value_of(body, name)
+        case ast.Attribute(ast.Name(name), attribute) if name not in local_names(definition):
+            module = value_of(body, name)
+            value = getattr(module, attribute, None) if isinstance(module, ModuleType) else None
+    return value if is_record(value) and value.__init__ is Batch.__init__ else None
+
+
 def _other_values(definition: Function) -> frozenset[str]:
     """The names that may have, somewhere in a body, another value or type than the caller's argument."""
-    names = set(assigned_names(definition))
+    return assigned_names(definition) | _other_types(definition)
+
+
+@lru_cache(maxsize=256)
+def _other_types(definition: Function) -> frozenset[str]:
+    """The names whose type a body tests, or that something other than an assignment binds in it."""
+    names = set[str]()
     for node in ast.walk(definition):
         match node:
             case ast.Call(ast.Name(tester) | ast.Attribute(attr=tester), [first, *others]) if tester in TYPE_TESTS:

@@ -116,7 +116,7 @@ def groups_have_a_spread(context: Context) -> Iterator[Finding]:
     """A body does not compare the rows of a group with each other where every group has one row."""
     for node, signature in context.program.graph.bodies:
         definition = definition_of(signature.body) if signature.rows == Grouped(1) else None
-        if definition is None or _expects_nan(definition):
+        if definition is None or _expects_nan(definition) or _lacks_its_size(node, signature):
             continue
         for expression, effect in _comparisons(GroupInterpretation.of(signature, definition)):
             yield Finding(
@@ -129,6 +129,12 @@ def groups_have_a_spread(context: Context) -> Iterator[Finding]:
                 ),
             )
             break  # what follows from it is the same mistake
+
+
+def _lacks_its_size(node: Node, signature: Signature) -> bool:
+    """Whether a call leaves out the size of its groups, which HF203 reports."""
+    port = signature.port(signature.group_parameter or "")
+    return port is not None and port.required and port.name not in dict(node.arguments)
 
 
 def _expects_nan(definition: Function) -> bool:
