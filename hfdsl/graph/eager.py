@@ -191,6 +191,9 @@ class EagerRole:
     def __init__(self, name: str, worker: Worker) -> None:
         self._name, self._worker = name, worker
 
+    def __repr__(self) -> str:
+        return f"<role '{self._name}' of class {type(self._worker).__name__}>"
+
     @property  # type: ignore[misc]  # isinstance(actor, Actor) holds, as it does in a trace
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # read only
         return type(self._worker)

@@ -158,7 +158,7 @@ def test_a_queue_is_refused_where_a_filter_stops_it(put_in: int, batch: int, gro
 
 
 def test_a_filter_must_not_cut_groups() -> None:
-    text = "a step dispatches kept1 rows, which are not whole groups of 4: cannot be filled"
+    text = "a step dispatches kept1 rows, which are not whole groups of 4: no batch can be filled"
     assert text in str(filtered_report(16, 8, 4, 2, "refill", cut=True))
 
 

@@ -99,6 +99,17 @@ def everything(batch: Prompts, role: Role) -> tuple[Values, hf.PerRank[Values], 
     return values, again, role.stages(), role.on_zero(first(again))
 
 
+def test_a_role_looks_the_same_in_a_trace_and_in_an_eager_run(capsys: pytest.CaptureFixture[str]) -> None:
+    @hf.dataflow
+    def shown(batch: Prompts, role: Role) -> Values:
+        print(role)
+        return role.score(batch, add=1)
+
+    shown.trace()
+    shown(prompts(2), Role())
+    assert capsys.readouterr().out.splitlines() == ["<role 'role' of class Role>"] * 2
+
+
 def test_an_eager_run_is_the_body() -> None:
     role, batch = Role(), prompts(4)
     values, listed, stages, zero = everything(batch, role)

@@ -180,7 +180,10 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
         divides = rows.divisible_by(queue.group)
         if divides is Answer.REFUTED or (loses and filtered(rows) and divides is not Answer.PROVED):
             yield _unfilled(
-                context, node, f"{words} {rows} rows, which are not whole groups of {queue.group}", "cannot be filled"
+                context,
+                node,
+                f"{words} {rows} rows, which are not whole groups of {queue.group}",
+                "no batch can be filled",
             )
             return
     if loses:  # a dispatch puts in as many groups as the filter may keep, and a batch has as many if it has no rows=
