@@ -53,8 +53,8 @@ def bounds_of_parameters(body: Callable[..., Any]) -> dict[str, Within]:
 def annotation_text(annotation: Any) -> str:
     """An annotation as a user writes it.
 
-    >>> annotation_text(tuple[Constant, ...]), annotation_text(int | None)
-    ('tuple[Constant, ...]', 'int | None')
+    >>> annotation_text(tuple[Within, ...]), annotation_text(int | None)
+    ('tuple[Within, ...]', 'int | None')
     """
     text = getattr(annotation, "__name__", "") if isinstance(annotation, type) and not get_args(annotation) else ""
     return text or re.sub(r"\b(?:\w+\.)+(?=\w)", "", repr(annotation))
