@@ -262,7 +262,8 @@ def test_seconds_of_calls_that_do_not_exist_are_refused(late: Late) -> None:
 @pytest.mark.parametrize("duration", [-1.0, float("nan"), float("inf"), "1 s", None])
 def test_seconds_that_are_no_duration_are_refused(late: Late, duration: Any) -> None:
     case = Case(late, 1, 1, 2, 2, ((1, 1),), (1,), 3)
-    with case.launched() as running, pytest.raises(HfError, match=r"HF202: .*'engine.generate' takes a number, 0 or more"):
+    expected = r"HF202: .*'engine.generate' takes a number, 0 or more"
+    with case.launched() as running, pytest.raises(HfError, match=expected):
         running.stream(case.loader(), seconds={"engine.generate": duration})
 
 
