@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -120,7 +120,7 @@ def recorded_seconds(plan: Plan, steps: Iterable[Timeline]) -> dict[str, Recorde
     If ranks work together, a duration lasts from the last start to the last end; otherwise each rank has its own.
     """
     sent = weight_senders(plan)
-    together = {step.label for step in plan.steps if step.node in sent or works_together(step)}
+    together = {step.label for step in plan.steps if works_together(step, sent)}
     seconds: dict[str, list[float]] = {}
     for timeline in steps:
         by_name: dict[str, list[Interval]] = {}
@@ -307,7 +307,7 @@ class PlanCalls:
         pool = self._pools.get(step.group)
         of_group = devices(pool) if pool is not None else [(step.group, rank) for rank in range(max(step.ranks) + 1)]
         senders = [(group, rank, None) for group, rank in self._senders.get(step.node, ())]
-        together = (works_together(step) or bool(senders)) and not in_flight
+        together = works_together(step, self._senders) and not in_flight
         for ranks in [step.ranks] if together else [(rank,) for rank in step.ranks]:
             chunks = {chunk for rank, chunk in zip(step.ranks, step.chunk_of, strict=True) if rank in ranks}
             yield _Part(
@@ -366,8 +366,12 @@ def _overlapping(count: int, chunk: int, chunks: int) -> Iterator[int]:
             yield position
 
 
-def works_together(step: Step) -> bool:
-    """Whether the ranks of a step wait for each other, as in a method that trains or sends a state."""
+def works_together(step: Step, sent: Collection[int]) -> bool:
+    """Whether the ranks of a step wait for each other, as in a method that trains or sends a state.
+
+    So do those of the ``sent`` loads, whose weights come from where they train.
+    """
     if step.role is None:
         return False
-    return any(effect.kind in ("writes", "exports") for effect in effects_of(step.signature.body))
+    effects = effects_of(step.signature.body)
+    return step.node in sent or any(effect.kind in ("writes", "exports") for effect in effects)
