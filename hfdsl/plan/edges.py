@@ -66,22 +66,30 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
 
 def direct_pairs(plan: Plan) -> frozenset[ProcessPair]:
     """Who may read from whom without the object store, as far as is known before launch."""
+    return frozenset(pair for _, pair in _direct_reads(plan))
+
+
+def required_pairs(plan: Plan) -> frozenset[tuple[str, ProcessPair]]:
+    """The pairs that must have a direct way: the roles placed with ``transport="cuda ipc"``, with their readers."""
+    roles = {step.node: step.role for step in plan.steps if step.role is not None}
+    placements = plan.deployment.placements
+    return frozenset(
+        (roles[node], pair)
+        for node, pair in _direct_reads(plan)
+        if node in roles and placements[roles[node]].transport == "cuda ipc"
+    )
+
+
+def _direct_reads(plan: Plan) -> Iterator[tuple[int, ProcessPair]]:
+    """Each value that goes without the object store, with the processes between which it goes."""
     table, balanced_by = _most_rows(plan), _output_balance(plan)
     direct_groups, queue_decides = planned_topology(plan).direct_groups, decides(plan)
-
-    def pairs_of(step: Step) -> Mapping[int, set[ProcessPair]]:
+    for step in (step for step in plan.steps if not step.custom):
         by_rank = locate_reads(plan, step, table) if table else None
-        return _process_pairs(plan, step, by_rank, _rebalanced(plan, step, balanced_by))
-
-    return frozenset(
-        pair
-        for step in plan.steps
-        if not step.custom
-        for node, pairs in pairs_of(step).items()
-        if goes_direct(plan, direct_groups, node, step.group)
-        and not (queue_decides and node in _through_queues(plan, step))
-        for pair in pairs
-    )
+        for node, pairs in _process_pairs(plan, step, by_rank, _rebalanced(plan, step, balanced_by)).items():
+            queued = queue_decides and node in _through_queues(plan, step)
+            if goes_direct(plan, direct_groups, node, step.group) and not queued:
+                yield from ((node, pair) for pair in pairs)
 
 
 def _most_rows(plan: Plan) -> RowTable | None:

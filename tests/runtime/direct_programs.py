@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 
+from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.transports import broadcast, direct, tensor_sharing
-from hfdsl.runtime.transports.serialization import PickledValue, pickle_value
+from hfdsl.runtime.transports.serialization import PickledValue, content_of, pickle_content, pickle_value
 
 
 def values(device: str) -> dict[str, torch.Tensor]:
@@ -68,6 +70,16 @@ class Process:
 
     def ship(self) -> PickledValue:
         return pickle_value(self.kept, device())
+
+    def ship_weights(self) -> PickledValue:
+        """A copy of what it keeps, as an export of weights."""
+        return pickle_content({ColumnSlice(0, 0, "weights", None): {"weight": self.kept}})
+
+    def load_after(self, seconds: float, parcel: PickledValue) -> float:
+        """Load weights after a time."""
+        time.sleep(seconds)
+        [weights] = content_of(parcel).values()
+        return float(weights["weight"].mean())
 
     def hold(self, parcel: PickledValue) -> float:
         self.kept = parcel.load()

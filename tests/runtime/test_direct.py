@@ -14,7 +14,7 @@ import torch
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.rank.store import CopiedTensors
-from hfdsl.runtime.transports.direct import TRANSPORT, Links, register
+from hfdsl.runtime.transports.direct import TRANSPORT, DirectTransport, Links, register
 from hfdsl.runtime.transports.serialization import content_of, pickle_content, pickle_value
 from hfdsl.types.ragged import Jagged
 from tests.runtime import direct_programs as p
@@ -114,6 +114,33 @@ def test_the_store_of_arrivals_exists_before_the_first(ray_cluster: Any, pair: l
 def test_the_producer_reads_its_own_memory(ray_cluster: Any, actors: list[Any]) -> None:
     ray_cluster.get(actors[0].make.remote(10, 1.0))
     assert ray_cluster.get(actors[0].is_my_own.remote(direct(actors[0].ship).remote()))
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_weights_are_copied_when_a_call_takes_them_and_columns_before(columns: bool) -> None:
+    """So weights that wait for calls of their reader wait in their producer alone."""
+    tensor, key = torch.ones(3), ColumnSlice(0, 0, "weights", None)
+    parcel, transport = pickle_content({key: tensor if columns else {"w": tensor}}), DirectTransport()
+    metadata: Any = transport.extract_tensor_transport_metadata("id", [parcel.tensors])
+    [parcel.tensors] = transport.recv_multiple_tensors("id", metadata, None)
+    with Path(metadata.shared[0].locations[0]).open("r+b") as file:
+        file.write(torch.full((3,), 2.0).numpy().tobytes())
+    value = content_of(parcel)[key]
+    assert (value if columns else value["w"]).tolist() == [1.0 if columns else 2.0] * 3
+    transport.garbage_collect("id", metadata, [])
+
+
+def test_weights_stay_until_the_calls_that_wait_for_them_have_ended(ray_cluster: Any, actors: list[Any]) -> None:
+    """Also where the driver has dropped its references to them long before."""
+    loads = []
+    for version in range(4):
+        ray_cluster.get(actors[0].make.remote(1000, float(version)))
+        loads.append(actors[1].load_after.remote(0.3, direct(actors[0].ship_weights).remote()))
+    gc.collect()
+    assert ray_cluster.get(loads) == [0.0, 1.0, 2.0, 3.0]
+    until = time.monotonic() + 30
+    while ray_cluster.get(actors[0].lending.remote()) > 1:
+        assert time.monotonic() < until
 
 
 def test_everybody_sends_to_everybody_at_once(ray_cluster: Any, actors: list[Any]) -> None:

@@ -17,7 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import CheckpointError, DefinitionError, HfError, WiringError
+from hfdsl.deploy.deployment import TransportName
+from hfdsl.errors import CheckpointError, DefinitionError, HfError, ResourceError, WiringError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
 from hfdsl.plan.timeline import read_trace
@@ -27,6 +28,7 @@ from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds, simulate_plan
 from hfdsl.runtime.rank.in_flight import ArrivedWeights
 from hfdsl.runtime.schedule import QueueSpec
+from hfdsl.runtime.transports import direct
 from hfdsl.testing import check_decisions
 from hfdsl.tools.plan_json import plan_as_dict
 from tests.nightly import examples
@@ -442,6 +444,34 @@ def test_an_actor_whose_weights_are_copied_trains_on_while_they_wait_for_their_e
         assert result.versions.tensor.tolist() == same.versions.tensor.tolist()
     first, second, *_ = [{call.name: call for call in step.calls} for step in read_trace(trace.read_text())]
     assert second["actor.update"].start < first["engine.load"].start
+
+
+def test_a_launch_refuses_a_transport_that_does_not_reach_a_reader(
+    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a launch knows which nodes two pools are on, and which GPUs have a path to each other."""
+
+    class OnOtherNodes(direct.Links):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.reached = frozenset()
+
+    monkeypatch.setattr(direct, "Links", OnOtherNodes)
+
+    def plan_with(transport: TransportName | None) -> CompiledPlan:
+        places = hf.Deployment(
+            engine=hf.place(TensorEngine, 4, pool=hf.ResourcePool([1], name="engines")),
+            actor=hf.place(TensorActor, pool=hf.ResourcePool([1], name="trainer"), transport=transport),
+        )
+        return tensors_between_calls.compile(places, dims={B: SIZE, R: 4})
+
+    message = (
+        "HF524: role 'actor' sends by CUDA IPC, but rank 0 of 'engine' cannot read the memory of rank 0 of 'actor'"
+    )
+    with pytest.raises(ResourceError, match=message):
+        plan_with("cuda ipc").launch("ray", seed=SEED)
+    with plan_with("object store").launch("ray", seed=SEED, deadline=60) as running:
+        assert len(list(running.stream(prompts(2, SIZE)))) == 2
 
 
 def test_the_memory_of_weights_that_no_call_will_load_is_freed() -> None:

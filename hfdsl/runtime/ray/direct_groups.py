@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from hfdsl.plan.edges import direct_pairs
+from hfdsl.errors import ResourceError
+from hfdsl.plan.edges import direct_pairs, required_pairs
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import dependencies
@@ -83,6 +84,24 @@ class DirectGroups:
 
             ranks_of_each = [tuple(self.ranks(processes)) for processes in together]
             fetch([actor.__ray_call__.remote(connect, ranks_of_each) for actor in self._links.actors])
+
+    def check_transports(self, plan: Plan) -> None:
+        """Check that processes reach the readers of roles that are placed with ``transport="cuda ipc"``.
+
+        Readers that were not linked are those of a plan that was added; they use the object store.
+
+        Raises:
+            ResourceError: HF524.
+        """
+        for role, (producer, reader) in sorted(required_pairs(plan)):
+            if {producer, reader} <= self._ranks.keys() and not self.reaches(producer, reader):
+                (group, rank), (reading, reading_rank) = producer, reader
+                raise ResourceError(
+                    "HF524",
+                    f"role '{role}' sends by CUDA IPC, but rank {reading_rank} of '{reading}' cannot read the memory "
+                    f"of rank {rank} of '{group}': they are on different nodes, or their GPUs have no path to each "
+                    "other; leave out transport=: each reader then uses a transport that reaches it",
+                )
 
     def reaches(self, producer: Process, reader: Process) -> bool:
         """Whether a process could read another one's memory without the object store when they were linked."""

@@ -69,6 +69,7 @@ class RayGroups(RayStates):
             self._start(plan.groups, timeout)
             self.begin()
             self._connect()
+            self._direct_groups.check_transports(plan)
         except BaseException:
             self.close()
             raise
@@ -120,6 +121,7 @@ class RayGroups(RayStates):
         self._call_all("taking another plan", "add", same(plan))
         self._plans.append(plan)
         self._direct_groups.prepare_plan(plan)
+        self._direct_groups.check_transports(plan)
         self._start_relays(plan)
 
     def _start_relays(self, plan: Plan) -> None:

@@ -265,9 +265,23 @@ class Member:
 
 @dataclass
 class _SharedMetadata(TensorTransportMetadata):
-    """Ray's metadata for readers: the places of every payload's tensors."""
+    """Ray's metadata for readers: the places of every payload's tensors, and which payloads are read lazily."""
 
     shared: Sequence[SharedTensors] = ()
+    lazy: Sequence[bool] = ()
+
+
+class _SharedByProducer(Tensors):
+    """Tensors of another process. Ray keeps them there until the call that reads them has ended."""
+
+    __slots__ = ("_shared",)
+
+    def __init__(self, shared: SharedTensors) -> None:
+        super().__init__([], lazy=True)
+        self._shared = shared
+
+    def read(self) -> list[torch.Tensor]:
+        return read_shared(self._shared)
 
 
 class DirectTransport(TensorTransportManager):
@@ -295,7 +309,8 @@ class DirectTransport(TensorTransportManager):
         """Share the tensors, on the producer's main thread, so no kernel is launched while a body runs."""
         shared = [share(part.tensors) for part in rdt_object]
         sizes: list[Any] = [part.sizes for part in shared]
-        return _SharedMetadata(sizes, "cuda" if torch.cuda.is_available() else "cpu", shared)
+        lazy = [part.lazy for part in rdt_object]
+        return _SharedMetadata(sizes, "cuda" if torch.cuda.is_available() else "cpu", shared, lazy)
 
     def get_communicator_metadata(
         self, src_actor: Any, dst_actor: Any, backend: str | None = None
@@ -313,8 +328,12 @@ class DirectTransport(TensorTransportManager):
         communicator_metadata: Any,
         target_buffers: list[Any] | None = None,
     ) -> list[Tensors]:
-        """Copy the tensors."""
-        return [Tensors(read_shared(part)) for part in tensor_transport_metadata.shared]
+        """Copy the tensors that are not read lazily."""
+        metadata = tensor_transport_metadata
+        return [
+            _SharedByProducer(part) if lazy else Tensors(read_shared(part))
+            for part, lazy in zip(metadata.shared, metadata.lazy, strict=True)
+        ]
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Any, tensors: list[Tensors]) -> None:
         """Do nothing: all readers have their copies."""

@@ -101,12 +101,19 @@ def content_of(payload: Any) -> PayloadContent:
 
 
 class Tensors:
-    """The tensors of a payload, which Ray leaves in their process."""
+    """The tensors of a payload, which Ray leaves in their process.
 
-    __slots__ = ("tensors",)
+    Readers copy ``lazy`` ones when their call begins, and all others as soon as it is submitted.
+    """
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.tensors = tensors
+    __slots__ = ("lazy", "tensors")
+
+    def __init__(self, tensors: list[torch.Tensor], *, lazy: bool = False) -> None:
+        self.tensors, self.lazy = tensors, lazy
+
+    def read(self) -> list[torch.Tensor]:
+        """The tensors in this process."""
+        return self.tensors
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tensors, ([tensor.cpu() for tensor in self.tensors],)
@@ -125,14 +132,16 @@ class PickledValue:
 
     def load(self) -> Any:
         """The value; in the process that pickled it, with the same tensors."""
-        return _Unpickler(BytesIO(self.skeleton), self.tensors.tensors, self.buffers).load()
+        return _Unpickler(BytesIO(self.skeleton), self.tensors.read(), self.buffers).load()
 
 
-def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tensor] | None = None) -> PickledValue:
+def pickle_value(
+    value: Any, device: str = "cuda", shared: Collection[torch.Tensor] | None = None, *, lazy: bool = False
+) -> PickledValue:
     """The result of a method called with ``tensor_transport=TRANSPORT``: any value, with tensors on ``device`` apart.
 
     Tensors arrive dense and without gradients; those on other devices are pickled with the rest. With ``shared``,
-    tensors whose memory nobody writes while they travel, all others are copied.
+    tensors whose memory nobody writes while they travel, all others are copied. ``lazy`` is that of ``Tensors``.
 
     >>> import torch
     >>> pickle_value({"x": torch.ones(2), "name": "a"}, "cpu").load()
@@ -141,7 +150,7 @@ def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tens
     skeleton, buffers, tensors = BytesIO(), list[PickleBuffer](), list["torch.Tensor"]()
     pickler = _Pickler(skeleton, device, tensors, buffers, None if shared is None else set(map(id, shared)))
     cast(Any, pickler).dump(value)
-    return PickledValue(skeleton.getvalue(), buffers, Tensors(tensors))
+    return PickledValue(skeleton.getvalue(), buffers, Tensors(tensors, lazy=lazy))
 
 
 def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValue:
@@ -150,12 +159,16 @@ def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValu
     Tensors inside Python objects are sent as a ``copy``, since the producer may change them at once, as roles do with
     their parameters; ``CopiedTensors`` are not copied again. Memory of tensors on another device goes out of band, as
     in ``ZeroCopyPayload``.
+
+    Such copies are read lazily. Behind a queue several versions of weights may wait for calls of their reader: they
+    wait in the producer alone, and the reader has memory for one of them. Columns are read early, while bodies run.
     """
     import torch
 
     device, shared = "cuda" if torch.cuda.is_available() else "cpu", list[torch.Tensor]()
     rows = [(*_fields(key), _encoded_except(device, value, shared)) for key, value in content.items()]
-    return pickle_value(rows, device, shared if copy else None)
+    has_columns = any(isinstance(value, (torch.Tensor, Jagged)) for value in content.values())
+    return pickle_value(rows, device, shared if copy else None, lazy=not has_columns)
 
 
 def _encoded_except(device: str, value: Any, shared: list[Any]) -> Any:
