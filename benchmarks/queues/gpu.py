@@ -346,7 +346,7 @@ def row(
 
     It is predicted from that one, or from the calls of a case in which they overlap.
     """
-    ratio = predicted = off = ""
+    ratio = predicted = off = own = ""
     engine = f"{result.occupied:.2f} s" if result.occupied else ""
     if base is not None:
         at_once = (case.lag or 0) + 1
@@ -359,6 +359,9 @@ def row(
         seconds = case.seconds(simulate_plan(plan, calls, case.batches(count)).results, count)
         ratio, predicted = f"{base.seconds / result.seconds:.2f}", f"{seconds:.2f}"
         off = f"{seconds / result.seconds - 1:+.1%}"
+        if args.gpus == "two" and not case.in_flight:
+            of_its_own = case.seconds(simulate_plan(plan, result.calls, case.batches(count)).results, count)
+            own = f"{of_its_own / result.seconds - 1:+.1%}"
     return {
         "rows": case.rows,
         "p99/median": case.tail,
@@ -370,6 +373,7 @@ def row(
         "times as fast": ratio,
         "predicted": predicted,
         "off by": off,
+        "by its own calls": own,
         "of the engine": engine,
         "of the GPU": f"{overlapping[GENERATE].utilization:.0%}" if overlapping and args.gpus == "one" else "",
         "calls, s (GPU)": ", ".join(
