@@ -300,4 +300,6 @@ def _cells(cells: Iterable[str]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "" if not share else f"{share:.0%}" if share >= 0.01 else "<1%"
+    if share is None:
+        return ""
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
