@@ -83,7 +83,8 @@ def place(
     a role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, or
     ``{"weights": "14GiB", "optimizer": "42GiB"}``, is the GPU memory that a rank keeps, so that ``check`` can add up
     the roles on each GPU. ``transport`` is how the role's outputs leave its process; by default CUDA IPC between GPUs
-    of a node and within one, otherwise the object store.
+    of a node and within one, otherwise the object store. Weights go by NCCL by default, for which a role waits until
+    their readers have them; with a transport they wait in copies.
 
     ``offload=True`` moves the role's parameters, gradients and optimizer states to host memory while it is idle and
     others use its GPUs; by default, this happens only if the GPUs could not hold all roles otherwise.

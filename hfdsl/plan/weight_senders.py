@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from hfdsl.deploy.deployment import Deployment, TransportName
 from hfdsl.graph.columns import columns_read
 from hfdsl.plan.payloads import Process, planned_topology
 from hfdsl.plan.plan import Plan
@@ -27,3 +29,30 @@ def weight_senders(plan: Plan) -> Mapping[int, tuple[Process, ...]]:
             if any(node == export for node, _ in columns_read(plan.graph, step.node)):
                 senders[step.node] = participants[:1]
     return senders
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedWeights:
+    """A ``plan`` in which ``roles``, placed with ``transport``, send copies of weights, and wait for no reader."""
+
+    plan: Plan
+    roles: tuple[str, ...]
+    transport: TransportName
+
+
+def with_copied_weights(plan: Plan) -> CopiedWeights | None:
+    """The plan if all roles that send weights from the memory in which they train copied them; None without any.
+
+    Copies go by CUDA IPC if all that the roles return can, which is what this transport requires, else through the
+    object store.
+    """
+    roles_of = {step.node: step.role for step in plan.steps if step.role is not None}
+    exports = {node for load in weight_senders(plan) for node, _ in columns_read(plan.graph, load)}
+    roles = tuple(dict.fromkeys(roles_of[node] for node in sorted(exports)))
+    if not roles:
+        return None
+    ways = {edge.transport for edge in plan.edges if roles_of.get(edge.source) in roles}
+    transport: TransportName = "cuda ipc" if ways <= {"cuda ipc", "nccl", "in process"} else "object store"
+    placements = plan.deployment.placements
+    copying = {role: replace(placements[role], transport=transport) for role in roles}
+    return CopiedWeights(replace(plan, deployment=Deployment(**{**placements, **copying})), roles, transport)

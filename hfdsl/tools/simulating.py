@@ -15,6 +15,7 @@ from hfdsl.plan.queues import out_of_step
 from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.throughput import Throughput, throughput
 from hfdsl.plan.timeline import read_trace
+from hfdsl.plan.weight_senders import with_copied_weights
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
@@ -35,17 +36,27 @@ from hfdsl.types.numbers import brief, is_number
 UTILIZATIONS = ("utilization", "engine_utilization")
 """What a duration says of the call's device and engine."""
 
+COPIED = "weights copied"
+"""The label of the seconds per step with copied weights."""
+
+LEAST_GAIN = 0.01
+"""The share of a step that copied weights have to save to be mentioned."""
+
 NO_LAG = "none"
 """How the command line names steps that run one after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagRow:
-    """The simulation of one lag: seconds per step, and shares of groups and of time."""
+    """The simulation of one lag: seconds per step, and shares of groups and of time.
+
+    ``copied_seconds`` are those of the same plan with copied weights (``with_copied_weights``), where it is faster.
+    """
 
     lag: int | None
     late: Late | None
     seconds: float
+    copied_seconds: float | None
     staleness: Mapping[int, float]
     dropped: float
     lost: float
@@ -90,6 +101,9 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
         say(_table(plan, rows, arguments))
         if arguments.slots is None:
             say(f"\nif calls took their median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
+        if _gains(rows) and (copied := with_copied_weights(plan)) is not None:
+            places = f"the {'placement' if len(copied.roles) == 1 else 'placements'} of {' and '.join(copied.roles)}"
+            say(f'{COPIED}: with transport="{copied.transport}" in {places}, so that no sync waits for earlier calls')
 
 
 def _timed(plan: CompiledPlan) -> list[str]:
@@ -225,6 +239,7 @@ def _row(
             lag=lag,
             late=late,
             seconds=run.seconds,
+            copied_seconds=_copied_seconds(plan, lag, seconds, arguments, run.seconds),
             staleness=_shares(run.staleness),
             dropped=0.0,
             lost=0.0,
@@ -245,11 +260,27 @@ def _row(
         lag=lag,
         late=late,
         seconds=groups.seconds,
+        copied_seconds=None,
         staleness=_shares(groups.staleness),
         dropped=groups.dropped_share,
         lost=groups.lost_share,
         idle={"producers": producers, "trainer": trainer},
     )
+
+
+def _copied_seconds(
+    plan: CompiledPlan,
+    lag: int | None,
+    seconds: Mapping[str, CallSeconds],
+    arguments: argparse.Namespace,
+    waiting: float,
+) -> float | None:
+    """The seconds per step if no role waited in a sync for calls of its readers; None if that gains nothing."""
+    copied = None if lag is None else with_copied_weights(plan)
+    if copied is None:
+        return None
+    run = simulate_plan(with_lag(copied.plan, lag), seconds, arguments.steps, arguments.seed)
+    return run.seconds if run.seconds < (1 - LEAST_GAIN) * waiting else None
 
 
 def _groups(plan: CompiledPlan) -> int:
@@ -272,7 +303,8 @@ def _table(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Names
     first = rows[0].seconds
     lines = [
         ("lag", [NO_LAG if row.lag is None else str(row.lag) for row in rows]),
-        ("seconds per step", [f"{row.seconds:.4g}" for row in rows]),
+        ("seconds per step", [_seconds(row.seconds) for row in rows]),
+        *([(COPIED, [_seconds(row.copied_seconds) for row in rows])] if _gains(rows) else ()),
         ("times as fast", [f"{first / row.seconds:.2f}" if row.seconds else "" for row in rows]),
         *((f"staleness {number}", [_percent(row.staleness.get(number)) for row in rows]) for number in staleness),
         *([("dropped", [_percent(row.dropped) for row in rows])] if arguments.slots is not None else ()),
@@ -282,6 +314,14 @@ def _table(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Names
     width = max(len(label) for label, _ in lines)
     table = [f"{label:{width}}  {_cells(cells)}".rstrip() for label, cells in lines]
     return "\n".join([f"{plan.name}: {arguments.steps} steps, {_schedule(plan, rows, arguments)}", "", *table])
+
+
+def _gains(rows: Sequence[LagRow]) -> bool:
+    return any(row.copied_seconds is not None for row in rows)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.4g}"
 
 
 def _schedule(plan: CompiledPlan, rows: Sequence[LagRow], arguments: argparse.Namespace) -> str:

@@ -15,6 +15,7 @@ import hfdsl as hf
 from hfdsl.deploy.deployment import TransportName
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import Interval, Timeline
+from hfdsl.plan.weight_senders import with_copied_weights
 from hfdsl.protocols.layouts import Parameter, Replicas, Shards
 from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
@@ -185,6 +186,23 @@ def test_who_sends_weights_from_where_it_trains_waits_for_their_reader(
         updated.append(max(loaded[-1], generated[step + 1]) + takes["actor.update"].of(0, "", step))
         loaded.append(max(updated[-1], generated[-1]) + takes["engine.load"].of(0, "", step))
     assert list(simulated.results) == updated[1:]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), seconds, seconds, seconds)
+def test_a_plan_with_copied_weights_is_that_of_the_transport(
+    lag: int, generate: list[int], update: list[int], load: list[int]
+) -> None:
+    takes = {
+        "engine.generate": InOrder(entries=generate),
+        "actor.update": InOrder(entries=update),
+        "engine.load": InOrder(entries=load),
+    }
+    copied = with_copied_weights(exchanging_plan())
+    assert copied is not None
+    compiled = exchanging_plan(copied.transport)
+    of_both = [simulate_plan(with_lag(plan, lag), takes, 12) for plan in (copied.plan, compiled)]
+    assert of_both[0].results == of_both[1].results
 
 
 def test_weights_that_are_sent_from_where_they_train_couple_both_sides_at_any_lag() -> None:

@@ -93,6 +93,41 @@ def test_the_first_steps_of_a_queue_have_no_times_of_calls(
     assert "()" not in out
 
 
+SENDING = """
+import hfdsl as hf
+from tests.plan.test_weight_senders import Engine, Trainer, pool, unjudged
+from tests.check.prelude import B
+
+engine, copying = hf.place(Engine, pool=pool("engines")), {COPYING}
+trainer = hf.place(Trainer, pool=pool("trainers"), transport="cuda ipc" if copying else None)
+experiment = hf.Experiment(unjudged, hf.Deployment(engine=engine, trainer=trainer), {{B: 64}})
+"""
+
+
+def test_what_copied_weights_would_gain_is_what_they_gain(
+    write: Callable[[str, str], str], program: str, capsys: Capture
+) -> None:
+    file = write(
+        "seconds.toml", '[seconds]\n"engine.generate" = { median = 4.0, tail = 3.0 }\n"trainer.update" = 3.0\n'
+    )
+    lags = [part for lag in ("none", "0", "4") for part in ("--lag", lag)]
+
+    def simulated(copying: bool, *more: str) -> str:
+        target = write(f"sending_{copying}.py", SENDING.format(COPYING=copying)) + ":experiment"
+        code, out, _ = run_cli(capsys, "simulate", target, "--seconds", file, *lags, *more)
+        assert code == output.OK
+        return out
+
+    waiting, copied = (json.loads(simulated(copying, "--format", "json")) for copying in (False, True))
+    assert [row["copied_seconds"] for row in waiting] == [None, None, copied[2]["seconds"]]
+    assert copied[2]["seconds"] < waiting[2]["seconds"]
+    assert [row["copied_seconds"] for row in copied] == [None] * 3
+    text = simulated(False)
+    assert ["weights", "copied", f"{copied[2]['seconds']:.4g}"] in [line.split() for line in text.splitlines()]
+    assert 'weights copied: with transport="cuda ipc" in the placement of trainer' in text
+    assert "copied" not in simulated(True)
+
+
 def test_lags_are_side_by_side(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
     file = write("seconds.toml", CONSTANT)
     code, out, _ = run_cli(
