@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -166,6 +168,24 @@ class TensorActor(Actor):
         self.tensors["weight"].fill_(self.weight)
         self.tensors["version"].fill_(self.updates)
         return self.tensors
+
+
+class DyingActor(TensorActor):
+    """An actor whose process ends in an update, unless there is the file that it leaves then."""
+
+    def __init__(self, pause: float, dies_in: int, file: str) -> None:
+        super().__init__(pause)
+        self.dies_in, self.file = dies_in, Path(file)
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    @hf.corrects("policy", lag=8)
+    def update(self, batch: Samples) -> Trained:
+        """An update, or the end."""
+        if hf.current_call().step == self.dies_in and not self.file.exists():
+            self.file.touch()
+            os._exit(1)
+        return super().update(batch)
 
 
 @hf.dataflow

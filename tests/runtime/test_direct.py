@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from hfdsl.errors import LostProcessError
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.rank.store import CopiedTensors
 from hfdsl.runtime.transports.direct import TRANSPORT, DirectTransport, Links, register
 from hfdsl.runtime.transports.serialization import content_of, pickle_content, pickle_value
+from hfdsl.single_controller.waiting import fetch
 from hfdsl.types.ragged import Jagged
 from tests.runtime import direct_programs as p
 
@@ -141,6 +143,21 @@ def test_weights_stay_until_the_calls_that_wait_for_them_have_ended(ray_cluster:
     until = time.monotonic() + 30
     while ray_cluster.get(actors[0].lending.remote()) > 1:
         assert time.monotonic() < until
+
+
+def test_weights_of_a_process_that_is_gone_are_a_loss(ray_cluster: Any) -> None:
+    """So a run with retries goes back, and does not take it for an error of the role that loads."""
+    pair = start(ray_cluster, 2)
+    links = Links(pair, 60)
+    ray_cluster.get(pair[0].make.remote(1000, 1.0))
+    parcel = direct(pair[0].ship_weights).remote()
+    busy, load = pair[1].load_after.remote(0.0, parcel), pair[1].load_after.remote(1.0, parcel)
+    assert ray_cluster.get(busy) == 1.0
+    ray_cluster.kill(pair[0])
+    with pytest.raises(LostProcessError, match=r"HF806: .*may be gone"):
+        fetch([load])
+    links.close()
+    end(ray_cluster, pair[1:])
 
 
 def test_everybody_sends_to_everybody_at_once(ray_cluster: Any, actors: list[Any]) -> None:

@@ -36,6 +36,7 @@ from tests.runtime.in_flight_programs import (
     TOKENS,
     Actor,
     B,
+    DyingActor,
     Engine,
     R,
     TensorActor,
@@ -444,6 +445,27 @@ def test_an_actor_whose_weights_are_copied_trains_on_while_they_wait_for_their_e
         assert result.versions.tensor.tolist() == same.versions.tensor.tolist()
     first, second, *_ = [{call.name: call for call in step.calls} for step in read_trace(trace.read_text())]
     assert second["actor.update"].start < first["engine.load"].start
+
+
+@pytest.mark.filterwarnings("ignore:.*lost rank:hfdsl.errors.HfWarning")
+def test_weights_that_were_to_be_read_in_the_memory_of_a_lost_process_are_sent_again(
+    ray_cluster: Any, tmp_path: Path
+) -> None:
+    """The actor ends while its weights of the steps before wait for calls of the engine."""
+
+    def plan_with(actor: type[TensorActor], *args: Any) -> CompiledPlan:
+        places = hf.Deployment(
+            engine=hf.place(TensorEngine, TOKENS, 0.1, pool=hf.ResourcePool([1])),
+            actor=hf.place(actor, 0.0, *args, pool=hf.ResourcePool([1]), transport="cuda ipc"),
+        )
+        return tensors_between_calls.compile(places, dims={B: SIZE, R: TOKENS})
+
+    with plan_with(TensorActor).launch("local", seed=SEED) as running:
+        expected = [result.tokens.tensor.tolist() for result in running.stream(prompts(6, SIZE))]
+    plan = plan_with(DyingActor, 2, str(tmp_path / "died"))
+    with plan.launch("ray", seed=SEED, deadline=60, retries=hf.Retries()) as running:
+        assert [result.tokens.tensor.tolist() for result in running.stream(prompts(6, SIZE))] == expected
+        assert len(running.recoveries) == 1
 
 
 def test_a_launch_refuses_a_transport_that_does_not_reach_a_reader(

@@ -28,6 +28,7 @@ import ray
 import torch
 import torch.distributed as dist
 
+from hfdsl.errors import LostProcessError
 from hfdsl.runtime.rank.torch_internals import PrefixStore, Store, TCPStore, nccl_options
 from hfdsl.runtime.transports.serialization import Tensors
 from hfdsl.runtime.transports.tensor_sharing import SharedTensors, keep_mapped, read_shared, share
@@ -281,7 +282,18 @@ class _SharedByProducer(Tensors):
         self._shared = shared
 
     def read(self) -> list[torch.Tensor]:
-        return read_shared(self._shared)
+        """Copies of the tensors.
+
+        Raises:
+            LostProcessError: HF806 if the other process is gone, or its memory cannot be mapped.
+        """
+        try:
+            return read_shared(self._shared)
+        except torch.OutOfMemoryError:  # a RuntimeError, too
+            raise
+        except (OSError, RuntimeError) as error:
+            problem = f"weights cannot be read in the memory of the process that sends them, which may be gone: {error}"
+            raise LostProcessError("HF806", problem) from error
 
 
 class DirectTransport(TensorTransportManager):
