@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from hfdsl.errors import CheckpointError
 from hfdsl.runtime.schedule import QueueBatch, QueuedGroup, QueueState
@@ -138,10 +138,11 @@ def to_lines(decisions: Iterable[Decision]) -> str:
     >>> print(to_lines([Decision("drop", "rollouts", 3, groups=(0, 2))]), end="")
     {"kind": "drop", "queue": "rollouts", "version": 3, "groups": [0, 2]}
     """
-    return "".join(json.dumps(_as_dict(decision)) + "\n" for decision in decisions)
+    return "".join(json.dumps(as_dict(decision)) + "\n" for decision in decisions)
 
 
-def _as_dict(decision: Decision) -> dict[str, object]:
+def as_dict(decision: Decision) -> dict[str, object]:
+    """Convert a decision to plain values, without empty fields."""
     fields: dict[str, object] = {
         "kind": decision.kind,
         "queue": decision.queue,
@@ -155,6 +156,18 @@ def _as_dict(decision: Decision) -> dict[str, object]:
         "loaded": [list(load) for load in decision.loaded],
     }
     return fields | {name: numbers for name, numbers in lists.items() if numbers}
+
+
+def from_dict(entry: Any) -> Decision:
+    """Convert from plain values; ``ValueError``, ``KeyError`` or ``TypeError`` for malformed ones."""
+    kind, queue, version = entry["kind"], str(entry["queue"]), int(entry["version"])
+    lists = {name: tuple(map(int, entry.get(name, ()))) for name in ("groups", "prompts", "masked")}
+    call: CallNumber | None = None
+    if numbers := entry.get("call"):
+        dispatch, node, rank = map(int, numbers)
+        call = dispatch, node, rank
+    loaded = tuple((int(step), int(version)) for step, version in entry.get("loaded", ()))
+    return Decision(kind, queue, version, **lists, call=call, loaded=loaded)
 
 
 def read_log(file: str | PathLike[str]) -> list[Decision]:
@@ -180,14 +193,8 @@ def from_lines(text: str, log: str = "the log") -> list[Decision]:
     decisions, lines = list[Decision](), text.splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            entry = json.loads(line)
-            lists = {name: tuple(map(int, entry.get(name, ()))) for name in ("groups", "prompts", "masked")}
-            numbers = tuple(map(int, entry.get("call", ())))
-            call = (numbers[0], numbers[1], numbers[2]) if numbers else None
-            loaded = tuple((int(step), int(version)) for step, version in entry.get("loaded", ()))
-            kind, queue, version = entry["kind"], str(entry["queue"]), int(entry["version"])
-            decision = Decision(kind, queue, version, **lists, call=call, loaded=loaded)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            decision = from_dict(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, json.JSONDecodeError) and number == len(lines) and not text.endswith("\n"):
                 problem = f"line {number} of {log} ends too early, as if the run had stopped while it wrote the line"
                 advice = "remove the line to repeat the decisions before it"

@@ -47,6 +47,9 @@ class Processes:
     recording: tuple[str, int] | None = None
     """The folder of a recording, and the generation of the processes that write it."""
 
+    put_off: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """By plan, what submits the calls that its stream has put off: they come before those of other plans."""
+
     _busy: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _busy_with: str = ""
 
@@ -92,6 +95,12 @@ class Processes:
             yield
         finally:
             self._busy.release()
+
+    def submit_put_off(self, plan_name: str) -> None:
+        """Before calls of a plan, submit those that streams of other plans have put off; errors as for their steps."""
+        for name, submit in self.put_off.items():
+            if name != plan_name:
+                submit()
 
     def with_retries(self, plan_name: str, call: Callable[[], T]) -> T:
         """Run a call outside of steps and return its result; with retries, repeat it after a loss of processes.

@@ -324,6 +324,7 @@ class Running:
             )
         runner, recovery = self._runner, self._processes.recovery
         inputs = step_inputs(self.plan, batches, named)
+        self._processes.submit_put_off(self.plan.name)
         step = runner.new(inputs)
         with runner.breaking(self.steps):
             if recovery is None:

@@ -17,8 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from hfdsl import Dispatch, register
 from hfdsl.deploy.deployment import TransportName
-from hfdsl.errors import CheckpointError, DefinitionError, HfError, ResourceError, WiringError
+from hfdsl.errors import CheckpointError, DefinitionError, HfError, ResourceError, RoleError, WiringError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
 from hfdsl.plan.timeline import read_trace
@@ -38,7 +39,9 @@ from tests.runtime.in_flight_programs import (
     B,
     DyingActor,
     Engine,
+    Prompts,
     R,
+    Samples,
     TensorActor,
     TensorEngine,
     between_calls,
@@ -264,6 +267,72 @@ def test_a_run_goes_on_from_a_checkpoint_and_loses_no_prompt(tmp_path: Path) -> 
     assert [tokens for tokens, _ in ends[0][:2]] == [tokens for tokens, _ in ends[1][:2]], (
         "were there when it was saved"
     )
+
+
+@given(st.integers(1, 6), cases())
+@settings(max_examples=examples(15), deadline=None)
+def test_the_log_of_a_run_that_goes_on_from_a_checkpoint_has_every_load_once(saved: int, case: Case) -> None:
+    """It repeats both parts as one run, bit for bit."""
+    with TemporaryDirectory() as folder:
+        log, lag, steps = Path(folder) / "log", case.lag, saved + case.lag + 4
+        with launched(in_flight, "wait", lag) as running:
+            stream = running.stream(prompts(steps, SIZE), log=log, seconds=case.seconds)
+            trained = [next(stream) for _ in range(saved)]
+            assert running.decisions == len(log.read_text().splitlines())
+            running.save(Path(folder) / "state")
+        with launched(in_flight, "wait", lag) as running:
+            running.load(Path(folder) / "state")
+            assert running.decisions == len(log.read_text().splitlines())
+            rest = prompts(steps, SIZE, first=running.batches_read)
+            trained += running.stream(rest, log=log, seconds=case.seconds)
+            assert running.decisions == len(log.read_text().splitlines())
+        calls = [each.call for each in from_lines(log.read_text()) if each.call]
+        assert sorted(calls) == [(dispatch, 1, rank) for dispatch in range(steps) for rank in (0, 1)]
+        with launched(in_flight, "wait", lag) as running:
+            assert bits(list(running.stream(prompts(steps, SIZE), replay=log))) == bits(trained)
+
+
+@hf.dataflow
+def newest(engine: Engine, actor: Actor) -> None:
+    """Another program on the same workers, which sends the newest weights."""
+    hf.sync(actor, engine)
+
+
+@pytest.mark.parametrize("seconds", [Case(2, 6, ((6, 3), (4, 7), (5, 5)), (2, 3)).seconds, None])
+def test_calls_before_those_of_another_plan_do_not_have_its_weights(seconds: Any) -> None:
+    """As on Ray, where the other plan's calls wait for them; without times it changes nothing that is trained."""
+    results = dict[bool, list[Any]]()
+    for evaluates in (False, True):
+        plan = in_flight.given(lag=2, late="wait").compile(flight_deployment(), dims={B: SIZE, R: TOKENS})
+        with plan.launch("local", seed=SEED) as running, running.also(newest.compile(plan.deployment)) as other:
+            results[evaluates] = []
+            for result in running.stream(prompts(6, SIZE), seconds=seconds):
+                results[evaluates].append(result)
+                if evaluates and running.steps % 2 == 0:
+                    other.step()
+        assert [result.tokens.tensor.tolist() for result in results[evaluates]] == remade(results[evaluates], SIZE)
+    if seconds is None:
+        assert bits(results[True]) == bits(results[False])
+
+
+class Failing(Engine):
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Samples:
+        if hf.current_call().step == 2:
+            raise OSError("no memory")
+        return super().generate(prompts)
+
+
+def test_a_call_that_fails_as_a_checkpoint_waits_for_it_breaks_the_run(tmp_path: Path) -> None:
+    places = flight_deployment()
+    failing = hf.Deployment(engine=hf.place(Failing, pool=places["engine"].pool), actor=places["actor"])
+    with in_flight.compile(failing, dims={B: SIZE, R: TOKENS}).launch("local", seed=SEED) as running:
+        next(running.stream(prompts(6, SIZE)))
+        with pytest.raises(RoleError, match=r"'engine.generate' raised on rank 0 in step 2: OSError: no memory"):
+            running.save(tmp_path)
+        with pytest.raises(HfError, match="HF808"):
+            running.save(tmp_path)
 
 
 def test_eagerly_a_sync_is_between_calls() -> None:

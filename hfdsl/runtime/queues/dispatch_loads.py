@@ -105,6 +105,15 @@ class DispatchLoads:
             ranks = [layout.producer(chunk)[1] for node, chunk in dispatch.places(group) if node == called.node]
             yield from ((called.node, rank) for rank in ranks or called.ranks)
 
+    @property
+    def unlogged(self) -> tuple[Decision, ...]:
+        """The loads of calls since the last call of ``decisions``."""
+        return tuple(self._decisions)
+
+    def restore(self, unlogged: Iterable[Decision]) -> None:
+        """Continue with loads that an earlier run did not log."""
+        self._decisions.extend(unlogged)
+
     def decisions(self) -> list[Decision]:
         """The loads of calls since the last call of this method."""
         decisions, self._decisions = list(self._decisions), deque()

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.decisions import Decision, as_dict, from_dict
 from hfdsl.runtime.saving.sealed_json import parse_count, parse_file
 from hfdsl.runtime.schedule import QueuedGroup
 
@@ -96,12 +97,13 @@ class SavedCounts:
 class SavedDecisions:
     """The state of deciding queues: the ``counts`` of each, and the number of their decisions.
 
-    ``loaded`` counts the loader's batches; ``next_prompts`` has for each stage the first prompt that was not
-    dispatched.
+    ``loads`` are those of weights in flight that no log has yet. ``loaded`` counts the loader's batches;
+    ``next_prompts`` has for each stage the first prompt that was not dispatched.
     """
 
     counts: tuple[SavedCounts, ...]
     decisions: int
+    loads: tuple[Decision, ...]
     loaded: int
     next_prompts: Mapping[int, int]
 
@@ -188,6 +190,7 @@ def _decided_numbers(decided: SavedDecisions) -> dict[str, Any]:
     return {
         "counts": [[counts.put_in, counts.taken, counts.dispatched, list(counts.again)] for counts in decided.counts],
         "decisions": decided.decisions,
+        "loads": [as_dict(load) for load in decided.loads],
         "loaded": decided.loaded,
         "next_prompts": [list(item) for item in decided.next_prompts.items()],
     }
@@ -207,6 +210,7 @@ def _decided(entry: Any) -> SavedDecisions:
     return SavedDecisions(
         counts=counts,
         decisions=parse_count(entry["decisions"]),
+        loads=tuple(map(from_dict, entry.get("loads", ()))),  # files of earlier versions have none
         loaded=parse_count(entry["loaded"]),
         next_prompts=next_prompts,
     )

@@ -286,13 +286,16 @@ class QueueRun:
     def settle(self) -> None:
         """Wait for all groups in progress, and keep the handles that they need."""
         self.forget()
-        self.loads.submit_through(max(self.dispatches.values()), self._runner.backend)
+        last = max(self.dispatches.values())
+        with self.breaking(last):
+            self.loads.submit_through(last, self._runner.backend)
         if isinstance(self._time, VirtualTime):
             self._time.settle()
         for dispatches in self.dispatched:
             for number, dispatch in dispatches.items():
                 with self.breaking(number):
                     dispatch.keep_handles(self._runner.backend)
+                    self.loads.note([dispatch], dispatch.groups, self._runner.backend)
 
     def show_all(self) -> None:
         """Show the loop that all groups have ended."""

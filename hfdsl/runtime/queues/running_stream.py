@@ -35,6 +35,7 @@ class RunningStream:
         self._plan, self._processes, self._runner = plan, processes, runner
         self._source: LoaderThread | None = None  # of the last call
         self._open: Generator[Any] | None = None  # its results
+        processes.put_off[plan.name] = self._submit_put_off
 
     @property
     def decisions(self) -> int:
@@ -129,6 +130,10 @@ class RunningStream:
             return {}
         return {self._plan.name: lambda: recovering.load(lambda: stream.load(self._runner.backend, folder, saved))}
 
+    def _submit_put_off(self) -> None:
+        if isinstance(self.begun, StageStream):
+            self.begun.submit_put_off()
+
     def _check_loader(self, loader: Any) -> None:
         """Refuse what is no loader, such as a batch by itself, with its type."""
         is_iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
@@ -190,6 +195,7 @@ class RunningStream:
             while True:
                 self._check_current(source)
                 with self._processes.alone(f"a stream of '{self._plan.name}'"):
+                    self._processes.submit_put_off(self._plan.name)
                     result = next(results, END)
                 if result is END:
                     return

@@ -66,6 +66,7 @@ def saved(run: QueueRun, plan: str, decisions: int, backend: Backend, folder: st
                 for queue in run.loop.queues
             ),
             decisions=decisions,
+            loads=run.loads.unlogged,
             loaded=run.prompts.loaded,
             next_prompts=dict(run.prompts.next),
         ),
@@ -142,6 +143,7 @@ class LoadedQueues:
             )
             dispatch.restore(backend, self.contents[step.number])
             run.dispatched[index][number] = dispatch
+        run.loads.restore(self.decided.loads)
         run.show_all()
 
 

@@ -27,12 +27,13 @@ order give the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from hfdsl.errors import CheckpointError
 from hfdsl.plan.sizes import bind_sizes
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.decision_log import DecisionLog
@@ -57,7 +58,7 @@ from hfdsl.runtime.schedule import QueueSpec, QueueState
 
 
 class StageStream:
-    """A stream of a program with deciding queues; ``decisions`` counts their decisions.
+    """A stream of a program with deciding queues; ``decisions`` counts their decisions, as the lines of a log.
 
     On a virtual clock, calls that are submitted from now on take the ``seconds`` of their node.
     """
@@ -115,12 +116,12 @@ class StageStream:
             run.loads.repeated = log.loads
             yield from run.given_out()
             for decisions in loop.run(world, prompts, run.is_lost, log.expected):
-                log.add(decisions)
-                log.add(run.loads.decisions())
-                self.decisions += len(decisions)
+                self._log(log, decisions)
+                self._log(log, run.loads.decisions())
                 yield from run.given_out()
                 if log.paused and run.idle():
                     return
+            self._log(log, run.loads.decisions())
             log.end()
             run.record(0)
         finally:
@@ -128,6 +129,10 @@ class StageStream:
                 run.unseen += sorted(
                     (index, group) for index, group in world.unseen if group in loop.queues[index].groups
                 )
+
+    def _log(self, log: DecisionLog, decisions: Sequence[Decision]) -> None:
+        log.add(decisions)
+        self.decisions += len(decisions)
 
     def _begin(self, first_batch: Callable[[], Any]) -> list[Any]:
         """Begin with the sizes of the plan or, if incomplete, with those of the first batch, and return that batch."""
@@ -177,6 +182,11 @@ class StageStream:
         self._begin(lambda: batch)
         if self._run is not None:
             self._run.prompts.load(batch)
+
+    def submit_put_off(self) -> None:
+        """Submit the calls that a virtual clock has put off, before those of another plan; errors as for a step."""
+        if self._run is not None and self._run.loads.awaited:
+            self._run.settle()
 
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
         """Save the contents of the queues, once they are complete; None if the stream has not begun.
