@@ -44,7 +44,7 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
     steps_done = 0
     try:
         stepping = _stepping(target, experiment, plans, arguments)
-        _writable(arguments.trace)
+        check_writable(arguments.trace)
         _install(arguments.backend, target.source)
         launched = plan.launch(arguments.backend, seed=seed, worker_env=_worker_env(target.source))
         with launched as running, _traced(running, arguments.trace):
@@ -163,8 +163,12 @@ def _traced(running: Running, file: str | None) -> AbstractContextManager[None]:
     return running.trace(file) if file else nullcontext()
 
 
-def _writable(file: str | None) -> None:
-    """Refuse, before the launch, a trace file that cannot be written."""
+def check_writable(file: str | None) -> None:
+    """Refuse, before the launch, a trace file that cannot be written.
+
+    Raises:
+        UsageError: with the reason.
+    """
     try:
         if file:
             Path(file).touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tomllib
 import warnings
@@ -28,6 +29,7 @@ from hfdsl.tools.importing import TargetSource, UsageError, attribute_of, parts_
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report, stdout
 from hfdsl.tools.progress import ProgressBar, shows_progress
 from hfdsl.tools.rounds import RoundsAndUpdate
+from hfdsl.tools.stepping import check_writable
 from hfdsl.types.batches import closest
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ def train(arguments: argparse.Namespace) -> int:
 
     Raises:
         HfError: whatever is wrong with configuration, data, checkpoints and steps.
+        UsageError: if the trace cannot be written.
     """
     from hfdsl.rl.training.loop import train as run
     from hfdsl.rl.training.metrics import Record, line
@@ -106,6 +109,7 @@ def train(arguments: argparse.Namespace) -> int:
     loaded = with_saved_engines(ConfigCheck().load(arguments.config, arguments.set, finder))
     if not _is_clean(loaded, arguments):
         return FINDINGS
+    check_writable(arguments.trace)
     steps: list[int] = []
     bar = ProgressBar(loaded.config.steps, stdout()) if shows_progress(stdout()) and not machine(arguments) else None
 
@@ -195,7 +199,7 @@ def _resume_hint(saved: Sequence[Path], error: BaseException) -> str:
     code, message = (error.code, error.message) if isinstance(error, HfError) else ("", "")
     if not saved or code in ("HF905", "HF914"):
         return ""
-    if code == "HF906" and f"{saved[-1].name}{os.sep}" in message:
+    if code == "HF906" and re.search(rf"{re.escape(str(saved[-1]))}['{os.sep}]", message):
         before = f"; without that folder, --resume continues from {saved[-2].name}" if len(saved) > 1 else ""
         return f"the last checkpoint, {saved[-1]}, is damaged{before}"
     return f"the last complete checkpoint is {saved[-1]}; --resume continues from it"

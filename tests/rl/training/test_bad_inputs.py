@@ -134,5 +134,19 @@ def test_a_checkpoint_that_a_run_cannot_go_on_from_is_not_offered(
     assert (
         "run/checkpoints/step-00000002, is damaged; without that folder, --resume continues from step-00000001" in text
     )
+    Path("run/checkpoints/step-00000002/checkpoint.json").write_text("")
+    assert main(["train", "run.toml", "--resume"]) == output.FINDINGS
+    text = capsys.readouterr().err
+    assert "HF906]: 'run/checkpoints/step-00000002' cannot be read" in text
+    assert "without that folder, --resume continues from step-00000001" in text
+    assert "the last complete checkpoint" not in text
     shutil.rmtree("run/checkpoints/step-00000002")
     assert main(["train", "run.toml", "--resume", "--set", "steps=2"]) == output.OK
+
+
+def test_a_trace_that_cannot_be_written_is_reported_before_anything_starts(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.toml", "--trace", "none/trace.json"]) == output.USAGE
+    assert "cannot write 'none/trace.json': No such file or directory" in capsys.readouterr().err
+    assert not Path("run").exists()
