@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
@@ -192,6 +193,7 @@ class TraceFile:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
+        self._path = fspath(path)
         self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  # closed by close()
         self._pids: dict[str, int] = {}
         self._seen: set[Process] = set()
@@ -210,10 +212,11 @@ class TraceFile:
         self.close()
 
     def add(self, timeline: Timeline) -> None:
-        """Write a step."""
+        """Write a step; ``OSError`` with the file if it cannot be written."""
         if self._origin is None:
             self._origin = timeline.start
-        self._file.write(self._between + ",\n".join(self._events(timeline, self._origin)))
+        with self._naming():
+            self._file.write(self._between + ",\n".join(self._events(timeline, self._origin)))
         self._between = ",\n"
         ends = _ends((timeline.stages[call.name], call) for call in timeline.calls if call.name in timeline.stages)
         for stage in ends.keys() & {before + 1 for before in ends}:
@@ -221,11 +224,18 @@ class TraceFile:
             self._queued.setdefault((timeline.plan, stage), []).extend([(put_in, 1), (max(put_in, taken), -1)])
 
     def close(self) -> None:
-        """End the file."""
-        for event in self._queue_events(self._origin or 0.0):
-            self._file.write(self._between + event)
-        self._file.write("[]\n" if self._origin is None else "\n]\n")
-        self._file.close()
+        """End the file; errors as for ``add``."""
+        with self._naming(), self._file:
+            for event in self._queue_events(self._origin or 0.0):
+                self._file.write(self._between + event)
+            self._file.write("[]\n" if self._origin is None else "\n]\n")
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from None
 
     def _events(self, timeline: Timeline, origin: float) -> Iterator[str]:
         def at(time: float) -> str:

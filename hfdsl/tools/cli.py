@@ -76,7 +76,10 @@ def _outcome(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:  # the reader, such as head, has gone; nobody reads any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.stdout().fileno())
         return output.FINDINGS
-    except Exception:  # noqa: BLE001  # every mistake of a user has been reported above
+    except Exception as error:  # noqa: BLE001  # every mistake of a user has been reported above
+        if isinstance(error, OSError) and error.filename and error.filename == getattr(arguments, "trace", None):
+            output.say(f"hfdsl {arguments.name}: cannot write '{error.filename}': {error.strerror}", file=sys.stderr)
+            return output.USAGE  # a disk that is full in the middle of a run
         traceback.print_exc()
         output.say(f"\nthis is a bug in hfdsl {hfdsl.__version__}; please report it with the program", file=sys.stderr)
         return output.BUG

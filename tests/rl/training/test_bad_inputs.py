@@ -150,3 +150,11 @@ def test_a_trace_that_cannot_be_written_is_reported_before_anything_starts(
     assert main(["train", "run.toml", "--trace", "none/trace.json"]) == output.USAGE
     assert "cannot write 'none/trace.json': No such file or directory" in capsys.readouterr().err
     assert not Path("run").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_disk_that_a_trace_fills_is_no_mistake_of_hfdsl(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "run.toml", "--trace", "/dev/full"]) == output.USAGE
+    text = capsys.readouterr().err
+    assert "hfdsl train: cannot write '/dev/full': No space left on device" in text
+    assert "Traceback" not in text
