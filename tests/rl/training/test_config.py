@@ -190,6 +190,13 @@ def test_a_change_may_replace_a_deployment_by_a_table(tmp_path: Path) -> None:
         load(path, [alone, "deployment.default.pool=all"]).deployment()
 
 
+def test_a_change_below_what_is_no_table_makes_one_or_is_refused(tmp_path: Path) -> None:
+    file, kept = "tests/check/fixtures_config/hf721.toml", ["options.loss.correction.high=4"]
+    assert load(file, ["options.loss.correction=none", *kept]).config.options == load(file, kept).config.options
+    with pytest.raises(ConfigError, match=r"HF901: policy\.size: 'policy' is 5, which is no table of fields"):
+        from_table(table(tmp_path, policy=5), ["policy.size=7"])
+
+
 def test_a_change_may_be_a_table_with_references() -> None:
     file = "examples/lagged_grpo/grpo.toml"
     loaded = load(file, ["sampler={model = '$actor.model', generation = '$actor.generation'}"])

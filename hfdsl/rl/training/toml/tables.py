@@ -119,11 +119,16 @@ def with_changes(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -
 
 
 def _change(table: Table, kind: type, name: str, text: str) -> None:
-    """Change a field of a table without references above it."""
+    """Change a field of a table without references above it; tables above it that are unset become new ones."""
     parts = name.strip().split(".")
     value = parse_value(text, _annotation(kind, table, parts), name)
-    for part in parts[:-1]:
-        table = table.setdefault(part, {})
+    for depth, part in enumerate(parts[:-1], 1):
+        if table.get(part) is None:
+            table[part] = {}
+        table = table[part]
+        if not isinstance(table, dict):
+            above = ".".join(parts[:depth])
+            raise ConfigError("HF901", f"{name}: '{above}' is {brief(table)}, which is no table of fields", above)
     table[parts[-1]] = value
 
 
