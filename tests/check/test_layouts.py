@@ -181,6 +181,7 @@ WEIGHTS = [
 ]
 FIRST = f"'{WEIGHTS[0].name}' of 'engine'"
 UNNUMBERED = [Parameter("embed_tokens.weight", (64, 8)), Parameter("norm.weight", (8,))]
+NORMS, DOWN = ([Parameter(f"layers.{i}.{name}.weight", (8, 8)) for i in (0, 1)] for name in ("norm", "down_proj"))
 BLOCKS = [Parameter(f"blk.{layer}.weight", (8, 8)) for layer in range(4)]
 PIPELINE, SLICED = hf.Mesh(pp=2), hf.Mesh(tp=2)
 
@@ -211,6 +212,33 @@ def layout_findings(
             WEIGHTS,
             f"never uses '*.up.weight': '*.weight' comes first and matches all that it does, such as {FIRST}",
         ),
+        (
+            ByName({"*.norms.weight": Replicas(), "*": Slices(0)}),
+            SLICED,
+            [*WEIGHTS, *NORMS],
+            (
+                "has a part for '*.norms.weight', but 'engine' states no parameter of such a name; '*' matches "
+                "'layers.0.norm.weight'"
+            ),
+        ),
+        (
+            ByName({"*.dwon_proj.*": Slices(1), "*.up.*": Slices(0)}),
+            SLICED,
+            [*WEIGHTS, *DOWN],
+            (
+                "has a part for '*.dwon_proj.*', but 'engine' states no parameter of such a name; no pattern matches "
+                "'layers.0.down_proj.weight'"
+            ),
+        ),
+        (
+            ByName({"*.downproj.*": Slices(1), "*proj.*": Slices(0)}),
+            SLICED,
+            DOWN,
+            (
+                "has a part for '*.downproj.*', but 'engine' states no parameter of such a name; '*proj.*' matches "
+                "'layers.0.down_proj.weight'"
+            ),
+        ),
         (Stages(8), PIPELINE, WEIGHTS, "has 8 layers, but 'engine' states 8 parameters, of 4 layers"),
         (Stages(8).then(Slices(0)), PIPELINE, WEIGHTS, "has 8 layers, but 'engine' states 8 parameters, of 4 layers"),
         (Stages(4), PIPELINE, BLOCKS, "has 4 layers, but finds none in the names of the 4 parameters of 'engine'"),
@@ -235,6 +263,12 @@ def test_a_layout_of_parameters_that_a_model_does_not_have(
         (ByName({"*.up.weight": Slices(0), "*": Slices(1)}), SLICED, WEIGHTS),  # there are no others
         (ByName({"*.up.*": Slices(0), "*.weight": Slices(1)}), SLICED, WEIGHTS),
         (ByName({"*.weight": Slices(0), "*.bias": Slices(1)}), SLICED, WEIGHTS),  # of two kinds of models
+        (ByName({"*.norms.weight": Slices(0), "*": Slices(0)}), SLICED, NORMS),  # the same for both
+        (ByName({"*.norms.weight": Replicas(), "*.up.*": Slices(0)}), SLICED, [*WEIGHTS, *NORMS]),
+        (ByName({"*.norms.weight": Slices(0), "*.norm.*": Slices(1)}), SLICED, NORMS),  # of two kinds of models
+        (ByName({"*.town_proj.*": Slices(1), "*.up.*": Slices(0)}), SLICED, [*WEIGHTS, *DOWN]),
+        (ByName({"*n_proj.*": Slices(0), "*w_proj.*": Slices(1)}), SLICED, DOWN),
+        (ByName({"*.ups.*": Slices(1), "*": Slices(0)}), SLICED, WEIGHTS),
         (Stages(4), PIPELINE, WEIGHTS),
         (Stages(8), SLICED, WEIGHTS),  # a single stage
         (Stages(8), PIPELINE, UNNUMBERED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import product
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync
@@ -26,6 +27,8 @@ from hfdsl.types.batches import nearest
 
 MOST_NAMES = 3
 """How many parameters a message names."""
+
+WILDCARDS, WORD = ("*", "?", "[", "]"), re.compile("[A-Za-z_]{4,}")
 
 TOO_MANY = "the last ranks would hold too little: give the layout the number that the model has"
 """The effect of layers or experts that a model does not have."""
@@ -155,7 +158,46 @@ def _unmatched_patterns(layout: ByName, names: Sequence[str], role: str) -> Iter
             _first_names(names),
         )
     else:
+        yield from _misspelled_patterns(layout, absent, names, role)
         yield from _shadowed_patterns(layout, names, role)
+
+
+def _misspelled_patterns(
+    layout: ByName, absent: Sequence[str], names: Sequence[str], role: str
+) -> Iterator[tuple[str, str]]:
+    """A pattern that matches no name, beside a name for which it has a letter too many or too few, or two swapped.
+
+    A more general pattern, without that word, gives the name another layout, or none does. Another letter in the place
+    of one is no mistake: ``k_proj`` and ``q_proj`` are two modules.
+    """
+    kinds = {re.sub(r"\d+", "0", name): name for name in reversed(names)} if absent else {}
+    for pattern in absent:
+        for (word, mended), name in product(_mended(pattern), kinds.values()):
+            if fnmatchcase(name, mended):
+                user = next(iter(_users(layout, [name])), None)
+                part = layout.otherwise if user is None else layout.layouts[user]
+                has_word = user is not None and any(fnmatchcase(other, word) for other in WORD.findall(user))
+                is_general = user is None or (fnmatchcase(mended, user) and not has_word)
+                if is_general and part != layout.layouts[pattern]:
+                    problem = f"has a part for {pattern!r}, but {role} states no parameter of such a name"
+                    chosen = "no pattern matches" if user is None else f"{user!r} matches"
+                    yield f"{problem}; {chosen} {name!r}", f"{pattern!r} and {name!r} differ by a letter"
+                    return
+
+
+def _mended(pattern: str) -> Iterator[tuple[str, str]]:
+    """The patterns that have a word with one letter more or less, or with two that are swapped, and that word.
+
+    Words of up to three letters count as right: ``w`` and ``wq`` are two names. Without a letter beside a wildcard, a
+    pattern matches names that have nothing to do with it.
+    """
+    for found in WORD.finditer(pattern):
+        before, word, after = pattern[: found.start()], found[0], pattern[found.end() :]
+        first, last = before.endswith(WILDCARDS), len(word) - after.startswith(WILDCARDS)
+        words = [f"{word[:i]}[A-Za-z_]{word[i:]}" for i in range(len(word) + 1)]
+        words += [word[:i] + word[i + 1 :] for i in range(first, last)]
+        words += [word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)]
+        yield from ((mended, before + mended + after) for mended in words)
 
 
 def _shadowed_patterns(layout: ByName, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
@@ -175,7 +217,8 @@ def _shadowed_patterns(layout: ByName, names: Sequence[str], role: str) -> Itera
 
 def _users(layout: ByName, names: Sequence[str]) -> set[str]:
     """The patterns to which names go."""
-    return {next(pattern for pattern in layout.layouts if fnmatchcase(name, pattern)) for name in names}
+    users = (next((pattern for pattern in layout.layouts if fnmatchcase(name, pattern)), None) for name in names)
+    return {user for user in users if user is not None}
 
 
 def _unmatched_layers(layout: Stages, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
