@@ -199,6 +199,35 @@ def in_flight(
     return trained
 
 
+class Scorer(hf.Worker):
+    """It gets weights between calls, and says of which version they are."""
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def score(self, samples: Samples) -> Samples:
+        """The samples, with the version of its weights."""
+        versions = torch.full_like(samples.versions.tensor, self.version)
+        return Samples(number=samples.number.tensor, tokens=samples.tokens.tensor, versions=versions)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: Weights) -> None:
+        """Take new weights."""
+        self.version = int(weights.version.value)
+
+
+@hf.dataflow
+def scored_in_flight(prompts: Prompts, engine: Engine, scorer: Scorer, actor: Actor, *, late: Late = "wait") -> Trained:
+    """Weights go to the engine while it generates, and to the scorer between its calls."""
+    trained = actor.update(hf.queue(scorer.score(engine.generate(prompts)), lag=2, late=late))
+    hf.sync(actor, engine, during="generate")
+    hf.sync(actor, scorer)
+    return trained
+
+
 @hf.dataflow
 def between_calls(
     prompts: Prompts, engine: Engine, actor: Actor, *, lag: int = 2, late: Late = "drop", rows: int | None = None

@@ -42,6 +42,7 @@ from tests.runtime.in_flight_programs import (
     Prompts,
     R,
     Samples,
+    Scorer,
     TensorActor,
     TensorEngine,
     between_calls,
@@ -49,6 +50,7 @@ from tests.runtime.in_flight_programs import (
     in_flight,
     next_token,
     prompts,
+    scored_in_flight,
     tensors_between_calls,
     tensors_in_flight,
 )
@@ -333,6 +335,28 @@ def test_a_call_that_fails_as_a_checkpoint_waits_for_it_breaks_the_run(tmp_path:
             running.save(tmp_path)
         with pytest.raises(HfError, match="HF808"):
             running.save(tmp_path)
+
+
+@pytest.mark.parametrize("seconds", [{"engine.generate": 6, "actor.update": 2}, None])
+def test_weights_between_calls_are_those_of_the_dispatch_beside_weights_in_flight(seconds: Any, tmp_path: Path) -> None:
+    """As on Ray, where the scorer loads new weights after the calls that were dispatched before."""
+    places, log = flight_deployment(), tmp_path / "log"
+    scorer = hf.place(Scorer, pool=hf.ResourcePool([1], use_gpu=False))
+    deployment = hf.Deployment(engine=places["engine"], scorer=scorer, actor=places["actor"])
+    plan = scored_in_flight.compile(deployment, dims={B: SIZE, R: TOKENS})
+    with plan.launch("local", seed=SEED) as running:
+        results = list(running.stream(prompts(6, SIZE), log=log, seconds=seconds))
+    for update, result in enumerate(results):
+        assert {*result.from_version.tensor.tolist()} == {max(0, update - 2)}
+        assert {*result.versions.tensor.flatten().tolist()} == {max(0, update - 2)}
+    with plan.launch("local", seed=SEED) as running:
+        assert bits(list(running.stream(prompts(6, SIZE), replay=log))) == bits(results)
+    text, loaded = log.read_text(), '"call": [3, 1, 0], "loaded": [[0, 1]'
+    assert loaded in text
+    log.write_text(text.replace(loaded, f"{loaded}, [3, 2]"))
+    message = r"HF761: the log has weights that arrived during 'engine.generate', .* only Ray can repeat it"
+    with plan.launch("local", seed=SEED) as running, pytest.raises(CheckpointError, match=message):
+        list(running.stream(prompts(6, SIZE), replay=log))
 
 
 def test_eagerly_a_sync_is_between_calls() -> None:

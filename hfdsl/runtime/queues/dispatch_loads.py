@@ -1,7 +1,9 @@
 """Loads of weights in flight by the calls of dispatches: which loads are allowed, and which took place.
 
 A program with weights in flight has a single queue. On the virtual clock, the weights that a call loads are known only
-when it ends, so its dispatch is submitted then; dispatches keep their order.
+when it ends, so its dispatch is submitted then; dispatches keep their order. That would be too late for the dispatch's
+calls of other roles whose weights an update changes between calls. In such a program dispatches are submitted at once,
+and nothing arrives during a call.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hfdsl.errors import CheckpointError
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import Decision, Loads, load_decisions
 from hfdsl.runtime.queues.dispatched import Dispatched
@@ -35,7 +38,7 @@ class DispatchLoads:
     @property
     def awaited(self) -> bool:
         """Whether dispatches are submitted only when they end."""
-        return isinstance(self._time, VirtualTime) and bool(self._flights.calls)
+        return isinstance(self._time, VirtualTime) and bool(self._flights.calls) and not self._flights.shares
 
     @property
     def scheduled(self) -> bool:
@@ -43,7 +46,11 @@ class DispatchLoads:
         return self.repeated is not None or isinstance(self._time, VirtualTime)
 
     def submit(self, number: int, step: StageRun, inputs: Mapping[int, Batch], version: int) -> None:
-        """Submit the calls of a dispatch, with their loads where a log or the virtual clock determines them."""
+        """Submit the calls of a dispatch, with their loads where a log or the virtual clock determines them.
+
+        Raises:
+            CheckpointError: HF761 if the log has loads within calls that are not put off here.
+        """
         schedules: dict[int, Sequence[Sequence[Any]] | None] = {}
         for called in self._flights.calls:
             node = called.node
@@ -52,7 +59,14 @@ class DispatchLoads:
                 for rank in called.ranks
                 for at, loaded in (self.repeated or {}).get((number, node, rank), ())
             ]
-            clock = self._time.schedule(number, version, called) if isinstance(self._time, VirtualTime) else None
+            clock: Sequence[Sequence[Any]] | None = None
+            if isinstance(self._time, VirtualTime):
+                at_once = [(rank, 0, version) for rank in called.ranks]
+                clock = self._time.schedule(number, version, called) if self.awaited else at_once
+                if logged and not self.awaited and any(loaded > version for *_, loaded in logged):
+                    text = f"the log has weights that arrived during '{called.label}'"
+                    reason = "a role that is called before the queue gets others between calls"
+                    raise CheckpointError("HF761", f"{text}, and {reason}: only Ray can repeat it")
             schedules[node] = logged or clock
         step.begin(inputs)
         in_flight = self._flights.of_dispatch(version, self.first_version, schedules)

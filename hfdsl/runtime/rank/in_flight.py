@@ -70,12 +70,14 @@ ROUNDING: Final = 1e-9
 class Flights:
     """The steps that send weights in flight between two stages: the loads, and the ``calls`` that take them.
 
-    At most ``at_once`` calls of the first stage may be in progress in a process.
+    At most ``at_once`` calls of the first stage may be in progress in a process. If the first stage ``shares`` another
+    role with the second, which changes it between calls, its calls come before these changes.
     """
 
     calls: tuple[Step, ...]
     loads: tuple[Step, ...]
     at_once: int = 1
+    shares: bool = False
 
     def of_dispatch(
         self, version: int, first: int, schedules: Mapping[int, Sequence[Sequence[Any]] | None]
@@ -94,7 +96,15 @@ def flights(producer: Plan, consumer: Plan) -> Flights:
     loads = tuple(step for step in consumer.steps if consumer.loads_in_flight(step))
     during = {(step.role, op.during) for step in loads if isinstance(op := consumer.node(step.node).op, RoleCall)}
     calls = tuple(step for step in producer.steps if (step.role, step.signature.name) in during)
-    return Flights(calls, loads, max((concurrent_calls(producer, step) for step in calls), default=1))
+    others = {step.role for step in producer.steps} - {step.role for step in calls}
+    changed = {step.role for step in consumer.steps if not consumer.loads_in_flight(step) and _changes_state(step)}
+    at_once = max((concurrent_calls(producer, step) for step in calls), default=1)
+    return Flights(calls, loads, at_once, shares=not others.isdisjoint(changed))
+
+
+def _changes_state(step: Step) -> bool:
+    kinds = {effect.kind for effect in effects_of(step.signature.body)}
+    return step.role is not None and not kinds.isdisjoint({"loads", "writes"})
 
 
 def runs_beside(call: SegmentCall) -> bool:
