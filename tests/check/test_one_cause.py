@@ -104,6 +104,23 @@ def test_another_class_meets_no_requirement_of_the_right_one() -> None:
     assert steady.check(hf.Deployment(judge=hf.place(Plain, pool=pool)), {B: 64}).codes == ("HF515",)
 
 
+@pytest.mark.parametrize(
+    ("module", "note"),
+    [
+        (
+            Steady.__module__,
+            "the file, or a cell, has defined Steady twice: define the dataflow and place the role after",
+        ),
+        ("__main__", f"these are two classes, that of {Steady.__module__} and that of __main__, such as of one file"),
+    ],
+)
+def test_another_class_of_the_same_name_is_distinguished(module: str, note: str) -> None:
+    again = type("Steady", (hf.Worker,), {**vars(Steady), "__module__": module})
+    [finding] = steady.check(hf.Deployment(judge=hf.place(again, pool=pool)), {B: 64})
+    assert finding.code == "HF515"
+    assert finding.notes[0].startswith(note)
+
+
 def test_an_argument_that_does_not_exist_is_named() -> None:
     placed = hf.Deployment(judge=hf.place(Steady, topk=2, pool=pool))
     [finding] = steady.check(placed, {B: 64})

@@ -21,6 +21,16 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
 
 
+def _advice(role: type, placed: type) -> str:
+    """How to place a class of the right type; another class of the same name looks like the right one."""
+    if role.__name__ != placed.__name__:
+        return f"place {role.__name__} or a class derived from it"
+    if role.__module__ != placed.__module__:
+        modules = f"that of {role.__module__} and that of {placed.__module__}"
+        return f"these are two classes, {modules}, such as of one file under two names: import it from one place"
+    return f"the file, or a cell, has defined {role.__name__} twice: define the dataflow and place the role after that"
+
+
 def roles_have_places(context: Context) -> Iterator[Finding]:
     """Every role parameter has a placement of its class, and every placement a role."""
     if context.program.deployment is None:
@@ -49,7 +59,7 @@ def roles_have_places(context: Context) -> Iterator[Finding]:
                 f"role '{name}' takes {role.__name__} but {placements[name].role.__name__} is placed there",
                 Label(placements[name].span),
                 (Label(context.program.graph.span, f"takes '{name}: {role.__name__}'"),),
-                notes=(f"place {role.__name__} or a class derived from it",),
+                notes=(_advice(role, placements[name].role),),
             )
         elif abstract := _without_body(context, name, placements[name].role):
             yield Finding(
