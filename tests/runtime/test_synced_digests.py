@@ -195,6 +195,35 @@ def test_a_copy_is_asked_for_what_it_is_now() -> None:
             running.verify("policy")
 
 
+class Whole(p.Engine):
+    """Loads slices, and keeps whole parameters: others' parts, too, unless it ``fails`` to get them."""
+
+    def held_weights(self, state: str) -> dict[str, torch.Tensor]:
+        return self.table
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.loads("policy", layout=lambda mesh, layout, fails=-1: layout)
+    def load(self, weights: dict[str, Any]) -> None:
+        step = hf.current_call().step
+        known = 0 if step == self.fails else step
+        self.table = {parameter.name: p.whole(parameter, known) for parameter in p.PARAMETERS}
+        for parameter in p.PARAMETERS:
+            for box in self.layout.boxes(parameter, self.mesh, self.rank):
+                place = tuple(slice(*extent) for extent in box)
+                self.table[parameter.name][place] = p.whole(parameter, step)[place]
+
+
+def test_a_whole_parameter_where_a_slice_is_declared_is_compared_as_a_whole() -> None:
+    """It has more than its layout says, which is right if all of it is; ``check_layouts`` is for the layout."""
+    with launched(Whole, fails=1) as running:
+        with running.verifying("policy"):
+            running.step()
+        assert running.verify("policy").compared == (SYNC,)
+        with pytest.raises(SyncError, match=r"'engine' holds other values of '\w+' of 'policy' on ranks 0, 1"):  # noqa: SIM117  # the block raises as it ends
+            with running.verifying("policy"):
+                running.step()
+
+
 @hf.dataflow
 def unsynced(engine: p.Holding) -> hf.PerRank[bool]:
     return engine.same()
