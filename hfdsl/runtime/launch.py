@@ -74,7 +74,8 @@ def launch(
     probe_protocols(plan)
     if decides(plan) and queue_stages(plan).flights.loads and (retries is not None or callable(backend)):
         refused = "with retries=" if retries is not None else "by a lowering of one's own"
-        text = f"'{plan.name}' sends weights in flight, which no run {refused} can repeat: leave out during="
+        advice = "leave out retries= or during=" if retries is not None else "leave out during="
+        text = f"'{plan.name}' sends weights in flight, which no run {refused} can repeat: {advice}"
         raise HfError("HF765", text)
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed, [plan]))

@@ -18,10 +18,12 @@ import torch
 from hfdsl.check.report import CheckError
 from hfdsl.errors import CheckpointError, DeadlineError, HfWarning
 from hfdsl.rl.training import streams
-from hfdsl.rl.training.config import from_table
+from hfdsl.rl.training.check import ConfigCheck
+from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, train
 from hfdsl.rl.training.metrics import Record
 from hfdsl.rl.training.run_folder import checkpoints
+from hfdsl.rl.training.toml.tables import to_toml
 from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.schedule import QueueSpec
@@ -202,6 +204,22 @@ def test_a_role_that_keeps_no_weights_is_refused_before_a_launch_as_a_save_would
 def test_what_is_for_one_step_at_a_time_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckError, match=r"HF901\]: 'record': a dataflow with queues"):
         train(configured(data, tmp_path, "record=[2]"))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_refused"),
+    [("backend=ray", True), ("backend=local", False), ("faults.retries=0", False)],
+)
+def test_weights_in_flight_on_ray_need_a_run_without_retries(tmp_path: Path, change: str, is_refused: bool) -> None:
+    run = tmp_path / "run.toml"
+    values = test_samplers.table(tmp_path, "asynchronous:async_grpo_in_flight", backend="ray")
+    run.write_text(to_toml(values).replace('"$$', '"$'))  # its references stay references
+    reports = ConfigCheck().reports(load(run, ["options.group=2", change]))
+    found = [finding for report in reports for finding in report.findings if finding.code == "HF765"]
+    assert len(found) == is_refused
+    if found:
+        assert found[0].message.startswith("'async_grpo_in_flight' sends weights in flight to 'sampler'")
+        assert "set faults.retries to 0" in str(found[0])
 
 
 @pytest.mark.nightly

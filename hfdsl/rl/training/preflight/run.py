@@ -49,6 +49,7 @@ from hfdsl.rl.training.preflight.starting import (
     recorded_steps_are_taken,
     states_can_be_saved,
     steps_come_one_at_a_time,
+    weights_in_flight_have_no_retries,
 )
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.trials import ConfigTrials
@@ -56,6 +57,7 @@ from hfdsl.rl.training.toml.trials import ConfigTrials
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     batches_can_be_fed,
     steps_come_one_at_a_time,
+    weights_in_flight_have_no_retries,
     recorded_steps_are_taken,
     states_can_be_saved,
     sizes_are_given,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
+from hfdsl.graph.program import RoleCall
 from hfdsl.graph.stages import queues_of
 from hfdsl.rl.training.feeds import other_batches, responses_of
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.typed import joined
 from hfdsl.runtime.saving.loaded_states import unsaved_states
 
@@ -26,6 +28,21 @@ def steps_come_one_at_a_time(subject: Subject) -> Iterator[Finding]:
         if is_set and queues_of(subject.graphs[""]):
             text = f"'{field}': a dataflow with queues has several steps in progress, but this needs one at a time"
             yield subject.finding("HF901", text, field)
+
+
+def weights_in_flight_have_no_retries(subject: Subject) -> Iterator[Finding]:
+    """A run on Ray that sends weights in flight repeats no steps after a loss of processes."""
+    config, graph = subject.config, subject.graphs[""]
+    in_flight = [node.op.role for node in graph.nodes if isinstance(node.op, RoleCall) and node.op.during]
+    if in_flight and queues_of(graph) and config.faults.on(config.backend) is not None:
+        yield subject.finding(
+            "HF765",
+            f"'{graph.name}' sends weights in flight to '{in_flight[0]}': a run that repeats steps after a loss of "
+            f"processes, with retries = {config.faults.retries}, cannot repeat when they arrived",
+            "faults.retries",
+            changes=(SetField("faults.retries", 0),),
+            notes=("without retries a loss ends the run, and --resume continues from its last checkpoint",),
+        )
 
 
 def recorded_steps_are_taken(subject: Subject) -> Iterator[Finding]:
