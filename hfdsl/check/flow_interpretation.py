@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 
 from hfdsl.check.bodies import assigned_names, callee, definition_of, is_partial
 from hfdsl.check.interpretation import Interpretation, RowGroups, ports_of
+from hfdsl.check.names import last_name
 from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
@@ -88,6 +89,10 @@ class FlowInterpretation(Interpretation[V]):
         inner = type(self)(body, definition, self.group, ports, self.methods, self.depth + 1)
         inner.followed = self.followed
         return inner
+
+    def give(self, inner: FlowInterpretation[V], arguments: Mapping[str, ast.expr]) -> None:
+        """Give the interpretation of a function its arguments, as this body writes them."""
+        inner.names |= {name: self.value(value) for name, value in arguments.items()}
 
     @property
     def is_whole(self) -> bool:
@@ -273,8 +278,8 @@ class FlowInterpretation(Interpretation[V]):
             if isinstance(value, ast.Name) and value.id in self.records
         }
         inner = self.inner(function, definition, ports)
-        inner.names |= {name: inner.value(default) for name, default in _defaults(definition)}
-        inner.names |= {name: self.value(value) for name, value in arguments.items()}
+        inner.give(inner, dict(_defaults(definition)))
+        self.give(inner, arguments)
         result = inner.completed().result()
         is_detached = any(map(_is_without_gradient, definition.decorator_list))
         return self.detached(result) if is_detached else result
@@ -294,10 +299,7 @@ def _filled(partial: ast.Call, call: ast.Call) -> ast.Call:
 
 
 def _is_without_gradient(expression: ast.expr) -> bool:
-    match expression:
-        case ast.Call(ast.Attribute(_, name) | ast.Name(name)):
-            return name in NO_GRADIENT
-    return False
+    return last_name(expression.func if isinstance(expression, ast.Call) else expression) in NO_GRADIENT
 
 
 def _defaults(definition: Function) -> Iterator[tuple[str, ast.expr]]:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import FunctionType
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from hfdsl.check import policy_terms as terms
-from hfdsl.check.flow_interpretation import FlowInterpretation
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.linear_numbers import LinearInterpretation
 from hfdsl.check.names import last_name, value_of
+from hfdsl.check.policy_collected import ClipBound, Collected, RatioClip, Reversal
+from hfdsl.check.policy_functions import BACKWARD, CLIPS, COUNTS, GROWTHS, LEAST, MADE, MOST, SAME
 from hfdsl.check.policy_masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
 from hfdsl.check.policy_names import COEFFICIENT, ENTROPY, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
 from hfdsl.check.policy_terms import (
@@ -30,70 +32,15 @@ from hfdsl.check.policy_terms import (
     has_terms,
 )
 from hfdsl.check.role_code import ReadFunction
-from hfdsl.check.row_tensors import functions
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import PortType, StaticType
-from hfdsl.graph.spans import Span, definition_span
+from hfdsl.graph.spans import definition_span
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
 
-SAME: Final = functions(
-    "T bfloat16 bool cat chunk clamp clamp_max clamp_min clip clone contiguous cpu cuda double expand expand_as "
-    "flatten float half index_select int item long masked_fill masked_select mean movedim nan_to_num nanmean nansum "
-    "permute repeat_interleave requires_grad_ reshape split squeeze stack sum to transpose type type_as unsqueeze "
-    "unbind view view_as"
-)
-"""Functions whose result rises with their tensor."""
 
-CLIPS: Final = functions("clamp clamp_max clamp_min clip")
-"""Functions that hold numbers between bounds."""
-
-LEAST, MOST = functions("fmin min minimum"), functions("fmax max maximum")
-"""Functions that take the smaller, or the greater, of two."""
-
-COUNTS: Final = functions(
-    "abs eq full ge gt isfinite isnan le len logical_and logical_not logical_or lt max ne norm numel ones ones_like "
-    "shape size square std var"
-)
-"""Functions whose result is at least 0, whatever they take."""
-
-GROWTHS: Final = functions("exp pow relu sigmoid softmax softplus")
-"""Functions whose result is at least 0, if it has no gradient."""
-
-MADE: Final[Mapping[str, Quantity]] = {
-    "Categorical": Quantity("categorical"),
-    "cross_entropy": Quantity("log_prob", -1, masks=terms.SOME),
-    "nll_loss": Quantity("log_prob", -1, masks=terms.SOME),
-    "softmax": Quantity("chances"),
-}
-"""Results of functions of torch, of logits or log-probs that need not be known; labels may leave tokens out."""
-
-BACKWARD: Final = frozenset({"allow_unused", "create_graph", "inputs", "retain_graph"})
-"""The options of what takes gradients that leave them as they are."""
-
-
-class Reversal(NamedTuple):
-    """The greater of two surrogates where the smaller is meant, or the reverse once they are negated."""
-
-    sign: int
-    place: Span
-
-
-class Collected(NamedTuple):
-    """The losses and reversals that an interpretation found, also in the functions that a body calls.
-
-    ``by_name`` are methods whose results are known by their names alone, and ``padded_ratios`` exponentials of means
-    over tokens and padding.
-    """
-
-    losses: list[PolicyValue]
-    reversals: list[Reversal]
-    by_name: list[str]
-    padded_ratios: list[Span]
-
-
-class PolicyInterpretation(FlowInterpretation[PolicyValue]):
+class PolicyInterpretation(LinearInterpretation[PolicyValue]):
     """The interpretation of a body in terms of a policy's loss.
 
     ``numbers`` are those that attributes of ``self`` are known to have; without them, a coefficient is positive where
@@ -114,7 +61,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         depth: int = 0,
     ) -> None:
         super().__init__(body, definition, group, ports, methods, depth)
-        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected([], [], [], [])
+        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected.nothing()
         self.columns = dict[str, PolicyValue]()
         self.names |= {name: POSITIVE for name, kind in ports.items() if isinstance(kind, StaticType)}
 
@@ -282,7 +229,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             case "exp" | "expm1", _:
                 if source.kind == "gap" and source.divisor == "width":
                     self.found.padded_ratios.append(span_of(self.file, operation.node))
-                return terms.exponential(source)
+                return terms.exponential(source, centered=function == "exp")
             case "log", "chances":
                 return replace(source, kind="distribution")
             case "gather" | "take_along_dim", "distribution" | "logits":
@@ -293,6 +240,8 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             return element(source, operation.positional[0])
         if function in GROWTHS and kind in ("number", "advantage", "old", "reference"):
             return POSITIVE.masked(*source.masks)
+        if function in CLIPS:
+            self.collect_clip(operation, source)
         if function in SAME:
             clipped = source.clipped or (function in CLIPS and kind == "ratio")
             has_mask = source.masks - terms.SOME and terms.SELECTION not in source.masks
@@ -300,13 +249,27 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             divisor = (counted_by_mean(operation) if counts_padding else "") or source.divisor
             is_of_tokens = kind == "entropy" and not source.masks  # a sum over the vocabulary
             statistic = source.statistic or (function in ("mean", "sum") and not is_of_tokens)
-            return replace(source, clipped=clipped, statistic=statistic, divisor=divisor)
+            centered = source.centered and not (kind == "ratio" and function in ("nansum", "sum"))
+            return replace(source, clipped=clipped, statistic=statistic, divisor=divisor, centered=centered)
         values = (source, *operation.others)
         if not all(has_kind(value, "number") for value in values) or function not in OPERATORS.values():
             return None
         masks = frozenset[str]().union(*(value.masks for value in values if isinstance(value, Quantity)))
         is_kept = function == "bitwise_and" or not masks
         return replace(source, masks=masks if is_kept else masks_of_test(operation))
+
+    def collect_clip(self, operation: Operation[PolicyValue], source: Quantity) -> None:
+        """Collect a clip of a ratio, or of the differences of log-probs that it is of, between two bounds."""
+        is_ratio = source.kind == "ratio" and source.sign > 0
+        if source.centered and (is_ratio or source.kind == "gap"):
+            positional = dict(zip(("min", "max"), operation.positional, strict=False))
+            low, high = (operation.named.get(name, positional.get(name)) for name in ("min", "max"))
+            numbers = self.form(low), self.form(high)
+            if low is not None and high is not None and numbers[0] is not None and numbers[1] is not None:
+                low_bound = ClipBound(numbers[0], span_of(self.file, low))
+                high_bound = ClipBound(numbers[1], span_of(self.file, high))
+                place = span_of(self.file, operation.node)
+                self.found.clips.append(RatioClip(is_ratio, low_bound, high_bound, place))
 
     def extreme(self, operation: Operation[PolicyValue], value: PolicyValue, other: PolicyValue) -> PolicyValue:
         """The smaller or the greater of two, of which the first says what it is."""

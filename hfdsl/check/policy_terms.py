@@ -63,7 +63,8 @@ class Quantity:
 
     A ratio that is ``upside_down`` has its base above. ``clipped`` ones are held between bounds, and a ``statistic`` is
     one number of many. Advantages ``of_rows`` are the same for all tokens of a row, and so are surrogates made of them.
-    ``masks`` are the columns that leave some of these numbers out, by their paths.
+    ``masks`` are the columns that leave some of these numbers out, by their paths. A gap is ``centered`` if it is 0 at
+    tokens that became neither likelier nor rarer, and a ratio if it is 1 there.
     """
 
     kind: QuantityKind
@@ -75,11 +76,16 @@ class Quantity:
     of_rows: bool = field(default=False, compare=False)
     masks: frozenset[str] = field(default=frozenset(), compare=False)
     divisor: Divisor = field(default="", compare=False)
+    centered: bool = field(default=False, compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
     def times(self, sign: int) -> Quantity:
         """These numbers times one of a sign."""
         return replace(self, sign=self.sign * sign)
+
+    def off_center(self) -> Quantity:
+        """These numbers where something was added to them."""
+        return replace(self, centered=False)
 
     def masked(self, *masks: str) -> Quantity:
         """These numbers where masks leave some out."""
@@ -146,6 +152,7 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
     if isinstance(left, Several) and isinstance(right, Several) and len(left.values) == len(right.values):
         return Several(tuple(map(either, left.values, right.values)))
     if isinstance(left, Quantity) and isinstance(right, Quantity) and left == right:
+        left = replace(left, centered=left.centered and right.centered)
         either_one = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)
         return either_one if left.divisor == right.divisor else replace(either_one, divisor="")
     if left == right:
@@ -189,7 +196,8 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         return None
     for a, b in ((left, right), (right, left)):
         if a.kind == "number":
-            return b.times(a.sign).masked(*a.masks) if a.sign else None
+            scaled = b if a.masks or b.kind == "gap" else b.off_center()
+            return scaled.times(a.sign).masked(*a.masks) if a.sign else None
         if a.kind == "advantage" and b.kind in ("gap", "log_prob", "ratio") and b.base != "reference":
             upside_down = b.upside_down or (b.kind == "gap" and b.sign < 0)
             sign = a.sign * b.sign
@@ -224,7 +232,7 @@ def quotient(value: PolicyValue, divisor: Quantity | None) -> PolicyValue:
     'tokens'
     """
     if divisor is None:
-        return of_each(value, lambda quantity: replace(quantity, divisor=""))
+        return of_each(value, lambda q: replace(q, divisor="", centered=q.centered and q.kind == "gap"))
     result = product(value, replace(divisor, masks=frozenset()))
     counts_tokens = divisor.statistic and divisor.masks
     return of_each(result, lambda quantity: replace(quantity, divisor="tokens")) if counts_tokens else result
@@ -247,7 +255,7 @@ def _of_numbers(left: Quantity, right: Quantity) -> Quantity | None:
         return Quantity("number", sign, statistic=statistic, masks=masks)
     if left.kind == right.kind == "advantage":
         return left if right.statistic and not left.statistic else None
-    return next((a for a, b in ((left, right), (right, left)) if b.kind == "number"), None)
+    return next((a.off_center() for a, b in ((left, right), (right, left)) if b.kind == "number"), None)
 
 
 def _of_log_probs(left: Quantity, right: Quantity) -> Quantity | None:
@@ -258,18 +266,18 @@ def _of_log_probs(left: Quantity, right: Quantity) -> Quantity | None:
     if left.kind in ("log_prob", "old") and right.kind == "reference":
         return Quantity("gap", left.sign, "reference", statistic=statistic, masks=masks)
     if left.kind == "log_prob" and right.kind == "old":
-        return Quantity("gap", left.sign, "old", statistic=statistic, masks=masks)
+        return Quantity("gap", left.sign, "old", statistic=statistic, masks=masks, centered=True)
     if left.kind == "ratio" and right.kind == "gap" and left.base == right.base:
         sign = -left.sign if left.upside_down else left.sign
         return Quantity("kl", sign, left.base, statistic=statistic, masks=masks)
     return None
 
 
-def exponential(source: Quantity) -> Quantity | None:
-    """The exponential: of a gap, a ratio."""
+def exponential(source: Quantity, *, centered: bool = True) -> Quantity | None:
+    """The exponential: of a gap, a ratio; it is not ``centered`` if 1 is subtracted from it."""
     match source.kind:
         case "gap":
-            return replace(source, kind="ratio", upside_down=source.sign < 0)
+            return replace(source, kind="ratio", upside_down=source.sign < 0, centered=source.centered and centered)
         case "log_prob" if source.sign > 0:
             return replace(source, kind="ratio")
         case "distribution":

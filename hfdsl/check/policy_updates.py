@@ -18,22 +18,37 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from hfdsl.check import policy_terms as terms
+from hfdsl.check.bodies import definition_of
+from hfdsl.check.dependences import trains
+from hfdsl.check.interpretation import RowGroups
 from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.names import last_name
 from hfdsl.check.optimizers import steps_of
-from hfdsl.check.policy_interpretation import Collected, PolicyInterpretation
+from hfdsl.check.policy_collected import Collected
+from hfdsl.check.policy_interpretation import PolicyInterpretation
 from hfdsl.check.policy_names import COEFFICIENT
-from hfdsl.check.policy_terms import PolicyValue
+from hfdsl.check.policy_terms import PolicyValue, Quantity, Several
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.check.role_code import ReadFunction, RoleCode, code_of
-from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 
 TURNS: Final = frozenset({"maximize", "neg_", "register_hook", "save_for_backward"})
 """Names in code that may turn the sign of a gradient."""
+
+SURROGATE: Final = (Quantity("log_prob"), Quantity("old"), Quantity("advantage"), terms.POSITIVE)
+"""The arguments of ``PolicyLoss.surrogate``: log-probs, old ones, advantages and a mask."""
+
+
+class InterpretedSurrogate(NamedTuple):
+    """The surrogate that a loss of the user's returns, what was found on the way, and the numbers of its attributes."""
+
+    value: PolicyValue
+    found: Collected
+    numbers: Mapping[str, float]
 
 
 def interpreted_update(program: Program, node: Node) -> Collected | None:
@@ -69,6 +84,26 @@ def _interpreted(
     body.trusts_coefficients = not has_negative_numbers
     body.names |= dict(numbers)
     return body.found if body.completed().is_whole else None
+
+
+def interpreted_surrogates(node: Node) -> Iterator[InterpretedSurrogate]:
+    """The surrogates of the user's losses among the options of an update."""
+    for _, operand in node.arguments if trains(node) else ():
+        loss: Any = operand.value if isinstance(operand, Constant) else None
+        kind: Any = type(loss)
+        method: Any = getattr(kind, "surrogate", None)
+        if method is None or str(method.__module__).startswith("hfdsl."):
+            continue
+        definition = definition_of(method)
+        if definition is None or len(definition.args.args) != len(SURROGATE) + 1:
+            continue
+        body = PolicyInterpretation(method, definition, RowGroups(1, None), {}, methods_of(kind))
+        body.names |= {arg.arg: value for arg, value in zip(definition.args.args[1:], SURROGATE, strict=True)}
+        numbers = {name: getattr(loss, name, None) for name in getattr(loss, "__dataclass_fields__", ())}
+        body.numbers = {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
+        result = body.completed().result()
+        surrogate = result.values[0] if isinstance(result, Several) and result.values else None
+        yield InterpretedSurrogate(surrogate, body.found, body.numbers)
 
 
 def static_numbers(node: Node) -> dict[str, PolicyValue]:

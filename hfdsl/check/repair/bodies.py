@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -81,6 +81,12 @@ def wrapped(place: Span, function: str) -> Iterator[Suggestion]:
     text = source_text(place)
     if text is not None:
         yield from _edited(f"write {function}({text})", [Edit(place, f"{function}({text})")])
+
+
+def replaced(texts: Mapping[Span, str]) -> Iterator[Suggestion]:
+    """Other expressions in some places."""
+    written = " and ".join(f"{text} for {source_text(place)}" for place, text in texts.items())
+    yield from _edited(f"write {written}", [Edit(place, text) for place, text in texts.items()])
 
 
 def other_column(function: ReadFunction, column: str, other: str) -> Iterator[Suggestion]:

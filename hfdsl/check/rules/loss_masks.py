@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.policy_interpretation import Collected
+from hfdsl.check.policy_collected import Collected
 from hfdsl.check.policy_terms import Quantity, terms_of
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, signature_of

@@ -15,28 +15,23 @@ meant, and where a role's numbers have a negative one, a coefficient may be it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from hfdsl.check import policy_terms as terms
-from hfdsl.check.bodies import definition_of
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains, update_lines
+from hfdsl.check.dependences import update_lines
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.interpretation import RowGroups
 from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.policy_interpretation import PolicyInterpretation, Reversal
+from hfdsl.check.policy_collected import Reversal
 from hfdsl.check.policy_names import GAIN
-from hfdsl.check.policy_terms import PolicyValue, Quantity, Several
-from hfdsl.check.policy_updates import interpreted_update
+from hfdsl.check.policy_terms import PolicyValue, Quantity
+from hfdsl.check.policy_updates import interpreted_surrogates, interpreted_update
 from hfdsl.check.program import Program
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Constant, Node, Operand
+from hfdsl.graph.program import Node, Operand
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.spans import Span
-
-SURROGATE = (Quantity("log_prob"), Quantity("old"), Quantity("advantage"), terms.POSITIVE)
-"""The arguments of ``PolicyLoss.surrogate``: log-probs, old ones, advantages and a mask."""
 
 
 class SignMistake(NamedTuple):
@@ -107,22 +102,8 @@ def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
 
 def _of_options(node: Node) -> Iterator[SignMistake]:
     """The mistakes in the surrogates of the user's losses among the options of an update."""
-    for _, operand in node.arguments if trains(node) else ():
-        loss: Any = operand.value if isinstance(operand, Constant) else None
-        kind: Any = type(loss)
-        method: Any = getattr(kind, "surrogate", None)
-        if method is None or str(method.__module__).startswith("hfdsl."):
-            continue
-        definition = definition_of(method)
-        if definition is None or len(definition.args.args) != len(SURROGATE) + 1:
-            continue
-        body = PolicyInterpretation(method, definition, RowGroups(1, None), {}, methods_of(kind))
-        body.names |= {arg.arg: value for arg, value in zip(definition.args.args[1:], SURROGATE, strict=True)}
-        numbers = {name: getattr(loss, name, None) for name in getattr(loss, "__dataclass_fields__", ())}
-        body.numbers = {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
-        result = body.completed().result()
-        surrogate = result.values[0] if isinstance(result, Several) and result.values else None
-        yield from _mistakes([surrogate], body.found.reversals)
+    for surrogate in interpreted_surrogates(node):
+        yield from _mistakes([surrogate.value], surrogate.found.reversals)
 
 
 # -- findings

@@ -1,0 +1,51 @@
+"""Finds of an interpretation of a policy's loss, also in the functions that a body calls."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+from hfdsl.check.linear_numbers import Linear
+from hfdsl.check.policy_terms import PolicyValue
+from hfdsl.graph.spans import Span
+
+
+class Reversal(NamedTuple):
+    """The greater of two surrogates where the smaller is meant, or the reverse once they are negated."""
+
+    sign: int
+    place: Span
+
+
+class ClipBound(NamedTuple):
+    """A bound of a clip: the number, and where it is written."""
+
+    number: Linear
+    place: Span
+
+
+class RatioClip(NamedTuple):
+    """A clip of a ratio, or of differences of log-probs, between two bounds."""
+
+    of_ratio: bool
+    low: ClipBound
+    high: ClipBound
+    place: Span
+
+
+class Collected(NamedTuple):
+    """The losses and reversals that an interpretation found, also in the functions that a body calls.
+
+    ``by_name`` are methods whose results are known by their names alone, and ``padded_ratios`` exponentials of means
+    over tokens and padding. ``clips`` are those with two bounds.
+    """
+
+    losses: list[PolicyValue]
+    reversals: list[Reversal]
+    by_name: list[str]
+    padded_ratios: list[Span]
+    clips: list[RatioClip]
+
+    @classmethod
+    def nothing(cls) -> Self:
+        """The lists before anything has been found."""
+        return cls([], [], [], [], [])
