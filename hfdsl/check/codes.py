@@ -104,6 +104,7 @@ CODES: dict[str, Code] = {
     "HF363": Code("an estimate of advantages that adds up the wrong steps", "warning"),
     "HF364": Code("prompts that a policy learns", "warning"),
     "HF365": Code("a ratio clipped to a range that is not around 1", "warning"),
+    "HF366": Code("a ratio to other log-probs than those that tokens were sampled with", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),

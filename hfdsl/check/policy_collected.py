@@ -32,11 +32,20 @@ class RatioClip(NamedTuple):
     place: Span
 
 
+class OwnRatio(NamedTuple):
+    """A surrogate by the ratio of log-probs to themselves, and where the lower ones stand."""
+
+    place: Span
+    base: Span
+
+
 class Collected(NamedTuple):
     """The losses and reversals that an interpretation found, also in the functions that a body calls.
 
     ``by_name`` are methods whose results are known by their names alone, and ``padded_ratios`` exponentials of means
-    over tokens and padding. ``clips`` are those with two bounds.
+    over tokens and padding. ``clips`` are those with two bounds, and
+    ``reference_clips`` extremes of surrogates by a ratio to a reference, clipped and not. ``constant_gaps`` are
+    differences of old log-probs to a reference's.
     """
 
     losses: list[PolicyValue]
@@ -44,8 +53,11 @@ class Collected(NamedTuple):
     by_name: list[str]
     padded_ratios: list[Span]
     clips: list[RatioClip]
+    own_ratios: list[OwnRatio]
+    reference_clips: list[Span]
+    constant_gaps: list[Span]
 
     @classmethod
     def nothing(cls) -> Self:
         """The lists before anything has been found."""
-        return cls([], [], [], [], [])
+        return cls([], [], [], [], [], [], [], [])

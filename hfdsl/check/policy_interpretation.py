@@ -17,10 +17,11 @@ from hfdsl.check import policy_terms as terms
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
 from hfdsl.check.linear_numbers import LinearInterpretation
 from hfdsl.check.names import last_name, value_of
-from hfdsl.check.policy_collected import ClipBound, Collected, RatioClip, Reversal
+from hfdsl.check.policy_collected import ClipBound, Collected, OwnRatio, RatioClip, Reversal
 from hfdsl.check.policy_functions import BACKWARD, CLIPS, COUNTS, GROWTHS, LEAST, MADE, MOST, SAME
 from hfdsl.check.policy_masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
 from hfdsl.check.policy_names import COEFFICIENT, ENTROPY, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
+from hfdsl.check.policy_origins import LogProbOrigins
 from hfdsl.check.policy_terms import (
     POSITIVE,
     UNKNOWN_PART,
@@ -35,7 +36,7 @@ from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import PortType, StaticType
-from hfdsl.graph.spans import definition_span
+from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
 
@@ -61,6 +62,8 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         depth: int = 0,
     ) -> None:
         super().__init__(body, definition, group, ports, methods, depth)
+        self.origins = LogProbOrigins(definition)
+        self.own_bases = dict[str, Span]()
         self.file, self.numbers, self.found = definition_span(body).file, {}, Collected.nothing()
         self.columns = dict[str, PolicyValue]()
         self.names |= {name: POSITIVE for name, kind in ports.items() if isinstance(kind, StaticType)}
@@ -71,6 +74,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         """The interpretation of a function that the body calls, which collects into the same lists."""
         inner = super().inner(body, definition, ports)
         inner.found, inner.numbers, inner.trusts_coefficients = self.found, self.numbers, self.trusts_coefficients
+        inner.origins, inner.own_bases = LogProbOrigins(definition, self.origins.effects), self.own_bases
         return inner
 
     # -- flow
@@ -80,7 +84,13 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         match statement:
             case ast.Return(ast.Call(keywords=columns)):
                 self.columns |= {str(column.arg): self.value(column.value) for column in columns}
+        self.origins.note(statement)
         super().run(statement)
+
+    def run_compound(self, statement: ast.stmt) -> None:
+        """Run a statement that has others; in a context, a model may have other weights."""
+        super().run_compound(statement)
+        self.origins.note(statement)
 
     def joined(self, left: PolicyValue, right: PolicyValue) -> PolicyValue:
         """One of two values."""
@@ -155,6 +165,8 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             self.take_gradients(operation)
             return None
         result = self.sum_of(operation) or self.made_by(operation) or self.computed(operation)
+        result = self.origins.traced(operation, result)
+        self.collect_ratio(operation, result)
         if result is None and function in COUNTS and not has_terms(source):
             masks = masks_of_test(operation) if function in TESTS else getattr(source, "masks", ())
             return POSITIVE.masked(*masks)
@@ -175,6 +187,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         """The result of arithmetic with two values."""
         function, source = operation.function, operation.source
         other = operation.others[0] if operation.others else None
+        divisor = None if isinstance(other, Quantity) and other.constant else other
         match function:
             case "add":
                 return terms.added(source, other)
@@ -182,9 +195,9 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
                 return terms.added(source, terms.negative(other))
             case "mul" | "multiply":
                 return terms.product(source, other)
-            case "div" | "true_divide" if isinstance(other, Quantity) and other.kind == "number":
-                return terms.quotient(source, other)
-            case "div" | "true_divide" if other is None and _is_hardly_negative(operation):
+            case "div" | "true_divide" if isinstance(divisor, Quantity) and divisor.kind == "number":
+                return terms.quotient(source, divisor)
+            case "div" | "true_divide" if divisor is None and _is_hardly_negative(operation):
                 return terms.quotient(source, None)
             case "neg" | "negative":
                 return terms.negative(source)
@@ -235,7 +248,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             case "gather" | "take_along_dim", "distribution" | "logits":
                 return Quantity("log_prob")
             case ("abs" | "square", "gap") | ("pow", "gap") if _exponent(operation) % 2 == 0:
-                return Quantity("kl", base=source.base)
+                return Quantity("kl", base=source.base, constant=source.constant)
         if function == SUBSCRIPT:
             return element(source, operation.positional[0])
         if function in GROWTHS and kind in ("number", "advantage", "old", "reference"):
@@ -258,6 +271,20 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         is_kept = function == "bitwise_and" or not masks
         return replace(source, masks=masks if is_kept else masks_of_test(operation))
 
+    def collect_ratio(self, operation: Operation[PolicyValue], result: PolicyValue) -> None:
+        """Collect what a ratio is of, where that is to be reported: log-probs and themselves, or a reference."""
+        node = operation.node
+        match result:
+            case Quantity("gap", base="own", origin=origin) if isinstance(node, ast.BinOp):
+                self.own_bases[origin] = span_of(self.file, node.right)
+            case Quantity("gap", base="reference", constant=True):
+                self.found.constant_gaps.append(span_of(self.file, node))
+        if has_kind(result, "surrogate"):
+            for factor in (operation.source, *operation.others):
+                if isinstance(factor, Quantity) and (factor.kind, factor.base) == ("ratio", "own"):
+                    place = span_of(self.file, node)
+                    self.found.own_ratios.append(OwnRatio(place, self.own_bases.get(factor.origin, place)))
+
     def collect_clip(self, operation: Operation[PolicyValue], source: Quantity) -> None:
         """Collect a clip of a ratio, or of the differences of log-probs that it is of, between two bounds."""
         is_ratio = source.kind == "ratio" and source.sign > 0
@@ -279,6 +306,11 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             if value.clipped != other.clipped and (operation.function in LEAST) is (value.sign < 0):
                 self.found.reversals.append(Reversal(value.sign, span_of(self.file, operation.node)))
             return replace(value, clipped=False).masked(*other.masks)
+        if value.kind == other.kind == "reference_surrogate" and value.sign == other.sign:
+            self.found.reference_clips.extend(
+                [span_of(self.file, operation.node)] if value.clipped != other.clipped else []
+            )
+            return replace(value, clipped=False)
         if value.kind == "surrogate" and other.kind == "advantage":
             return value  # the bound of a dual clip
         is_bounded = other.kind == "number" and value.kind in ("advantage", "number", "ratio")
@@ -298,6 +330,13 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             case ast.Name("Categorical"), _:
                 return MADE["Categorical"]
         return super().call(call)
+
+    def evaluated(
+        self, function: Callable[..., Any], definition: Function, call: ast.Call, *, is_method: bool
+    ) -> PolicyValue:
+        """The value that a function returns; two calls that are written alike return the same."""
+        origin = self.origins.of(call)
+        return terms.with_origin(super().evaluated(function, definition, call, is_method=is_method), origin)
 
     def of_call(
         self,
@@ -321,7 +360,8 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             case "kl_estimate":
                 is_of_both = any(has_kind(value, "reference") for value in positional) and None not in positional[:2]
                 base: terms.Base = "reference" if is_of_both else ""
-                return Quantity("kl", base=base, place=span_of(self.file, call))
+                constant = bool(base) and not any(has_kind(value, "log_prob") for value in positional)
+                return Quantity("kl", base=base, constant=constant, place=span_of(self.file, call))
             case "entropy":
                 return Quantity("entropy", place=span_of(self.file, call))
             case "imitation":

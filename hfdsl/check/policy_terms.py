@@ -32,13 +32,14 @@ QuantityKind: TypeAlias = Literal[
     "gap",
     "ratio",
     "surrogate",
+    "reference_surrogate",
     "kl",
     "entropy",
     "tokens",
 ]
 """The meaning of numbers. ``distribution`` are log-probs of all tokens, ``chances`` their exponentials, and
 ``log_prob`` those of chosen tokens; ``old`` and ``reference`` are those of other policies. ``gap`` is a difference of
-log-probs, and ``ratio`` its exponential."""
+log-probs, and ``ratio`` its exponential. A ``reference_surrogate`` has a ratio to a reference."""
 
 TERMS: Final = frozenset({"entropy", "gap", "kl", "surrogate"})
 """The kinds of what a loss is a sum of."""
@@ -53,8 +54,8 @@ Divisor: TypeAlias = Literal["", "tokens", "padding", "width"]
 """The count that a masked sum is divided by: of tokens, of tokens and padding in a batch, or in each row; empty for any
 other."""
 
-Base: TypeAlias = Literal["", "old", "reference"]
-"""The other side of a comparison of log-probs; empty if unknown."""
+Base: TypeAlias = Literal["", "old", "own", "reference"]
+"""The other side of a comparison of log-probs: ``own`` are the same ones, with their gradient; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class Quantity:
     A ratio that is ``upside_down`` has its base above. ``clipped`` ones are held between bounds, and a ``statistic`` is
     one number of many. Advantages ``of_rows`` are the same for all tokens of a row, and so are surrogates made of them.
     ``masks`` are the columns that leave some of these numbers out, by their paths. A gap is ``centered`` if it is 0 at
-    tokens that became neither likelier nor rarer, and a ratio if it is 1 there.
+    tokens that became neither likelier nor rarer, and a ratio if it is 1 there. ``constant`` ones have no gradient. Two
+    with the same ``origin`` are computed alike, from the same numbers.
     """
 
     kind: QuantityKind
@@ -72,11 +74,13 @@ class Quantity:
     base: Base = ""
     clipped: bool = False
     upside_down: bool = False
+    constant: bool = False
     statistic: bool = field(default=False, compare=False)
     of_rows: bool = field(default=False, compare=False)
     masks: frozenset[str] = field(default=frozenset(), compare=False)
     divisor: Divisor = field(default="", compare=False)
     centered: bool = field(default=False, compare=False)
+    origin: str = field(default="", compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
     def times(self, sign: int) -> Quantity:
@@ -128,7 +132,22 @@ def has_kind(value: PolicyValue, *kinds: QuantityKind) -> bool:
 
 def has_terms(value: PolicyValue) -> bool:
     """Whether a value may be a part of a loss."""
-    return isinstance(value, Sum) or (isinstance(value, Quantity) and value.kind in TERMS)
+    return isinstance(value, Sum) or (isinstance(value, Quantity) and value.kind in TERMS and not value.constant)
+
+
+def is_comparison(term: Quantity) -> bool:
+    """Whether a term compares with a reference, by a KL or an estimate of one."""
+    return term.kind in ("gap", "kl") and term.base == "reference"
+
+
+def is_entropy(term: Quantity) -> bool:
+    """Whether a term is an entropy."""
+    return term.kind == "entropy"
+
+
+def is_everywhere(term: Quantity) -> bool:
+    """Whether a term has a gradient at tokens and padding, where nothing leaves padding out."""
+    return not term.constant and (term.of_rows or is_entropy(term) or is_comparison(term))
 
 
 def terms_of(value: PolicyValue) -> frozenset[Quantity]:
@@ -152,7 +171,8 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
     if isinstance(left, Several) and isinstance(right, Several) and len(left.values) == len(right.values):
         return Several(tuple(map(either, left.values, right.values)))
     if isinstance(left, Quantity) and isinstance(right, Quantity) and left == right:
-        left = replace(left, centered=left.centered and right.centered)
+        origin = left.origin if left.origin == right.origin else ""
+        left = replace(left, centered=left.centered and right.centered, origin=origin)
         either_one = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)
         return either_one if left.divisor == right.divisor else replace(either_one, divisor="")
     if left == right:
@@ -174,7 +194,17 @@ def without_gradient(value: PolicyValue) -> PolicyValue:
             return POSITIVE.masked(*value.masks)
         case Quantity("number" | "advantage" | "old" | "reference"):
             return value
+        case Quantity() if value.kind == "entropy" or is_comparison(value):
+            return replace(value, constant=True)
     return None
+
+
+def with_origin(value: PolicyValue, origin: str) -> PolicyValue:
+    """A value that is computed as another one with this origin; of a tuple, each part as the same part of it."""
+    if isinstance(value, Several):
+        parts = (with_origin(part, f"{origin}[{i}]" if origin else "") for i, part in enumerate(value.values))
+        return Several(tuple(parts))
+    return replace(value, origin=origin) if isinstance(value, Quantity) and value.kind == "log_prob" else value
 
 
 def negative(value: PolicyValue) -> PolicyValue:
@@ -204,6 +234,9 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
             return replace(b, kind="surrogate", sign=sign, base="", upside_down=upside_down, of_rows=a.of_rows).masked(
                 *a.masks
             )
+        is_to_reference = b.base == "reference" and not b.upside_down and not b.constant
+        if a.kind == "advantage" and b.kind == "ratio" and is_to_reference:
+            return Quantity("reference_surrogate", a.sign * b.sign, clipped=b.clipped, masks=a.masks | b.masks)
         if a.kind == "chances" and b.kind == "distribution":
             return Quantity("entropy", -a.sign * b.sign, masks=a.masks | b.masks)
     return None
@@ -264,12 +297,16 @@ def _of_log_probs(left: Quantity, right: Quantity) -> Quantity | None:
         return None
     masks, statistic = left.masks | right.masks, left.statistic or right.statistic
     if left.kind in ("log_prob", "old") and right.kind == "reference":
-        return Quantity("gap", left.sign, "reference", statistic=statistic, masks=masks)
+        constant = left.kind == "old"
+        return Quantity("gap", left.sign, "reference", constant=constant, statistic=statistic, masks=masks)
+    if left.kind == right.kind == "log_prob" and left.origin == right.origin != "" and left.masks == right.masks:
+        return Quantity("gap", left.sign, "own", statistic=statistic, masks=masks, origin=left.origin)
     if left.kind == "log_prob" and right.kind == "old":
         return Quantity("gap", left.sign, "old", statistic=statistic, masks=masks, centered=True)
     if left.kind == "ratio" and right.kind == "gap" and left.base == right.base:
         sign = -left.sign if left.upside_down else left.sign
-        return Quantity("kl", sign, left.base, statistic=statistic, masks=masks)
+        constant = left.constant and right.constant
+        return Quantity("kl", sign, left.base, constant=constant, statistic=statistic, masks=masks)
     return None
 
 

@@ -23,7 +23,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.policy_collected import Collected
-from hfdsl.check.policy_terms import Quantity, terms_of
+from hfdsl.check.policy_terms import Quantity, is_everywhere, terms_of
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -68,11 +68,6 @@ def _sums(body: Collected) -> Iterator[frozenset[Quantity]]:
             yield parts
 
 
-def _is_compared(term: Quantity) -> bool:
-    """Whether a term compares with a reference."""
-    return term.kind in ("gap", "kl") and term.base == "reference"
-
-
 # -- prompts
 
 
@@ -81,9 +76,8 @@ def _of_prompts(context: Context, node: Node, signature: Signature, body: Collec
     others = dict(_masks_with_prompts(signature))
     for parts in _sums(body) if others else ():
         for term in parts:
-            is_everywhere = term.of_rows or term.kind == "entropy" or _is_compared(term)
             masks = {path.rpartition(".")[2] for path in term.masks}
-            if is_everywhere and masks and masks <= others.keys():
+            if is_everywhere(term) and masks and masks <= others.keys():
                 mask = min(masks)
                 finding = Finding(
                     "HF364",
@@ -163,7 +157,7 @@ def _of_other_counts(node: Node, body: Collected) -> Iterator[Finding]:
             notes=("divide the sum over each response by that of its mask",),
         )
     for parts in _sums(body):
-        counted = [term for term in parts if term.divisor]
+        counted = [term for term in parts if term.divisor and not term.constant]
         others = [term for term in counted if term.divisor == "tokens"]
         padded = [term for term in counted if term.divisor != "tokens"]
         if others and padded:

@@ -1,11 +1,12 @@
 """Signs of losses: does a policy that minimizes a loss of the user's learn to raise its advantages?
 
-Four ways to train in the wrong direction without an error::
+Five ways to train in the wrong direction, or without an effect, and without an error::
 
     loss = (ratio * advantages).mean()                            HF358: learns to lower its advantages
     loss = -torch.max(ratio * gains, clipped * gains).mean()      HF946: the greater one, so that nothing clips
     loss = -surrogate.mean() + 0.01 * entropy.mean()              HF946: punishes exploration
     loss = -surrogate.mean() - 0.04 * kl.mean()                   HF353: pays for leaving the reference
+    loss = -surrogate.mean() + 0.04 * kl.detach().mean()          HF946: a KL without effect
 
 A loss is what a method takes gradients of where an optimizer of torch takes the step, or the surrogate of a loss of
 hfdsl's. ``policy_terms.py`` says how its terms change with the log-probs of the policy. A term of both signs may be
@@ -125,7 +126,10 @@ def _mistakes(losses: Iterable[PolicyValue], reversals: Iterable[Reversal]) -> I
 def _of_terms(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
     """The terms of a loss that are certainly of the wrong sign."""
     signs = {(term.kind, term.sign) for term in parts}
+    yield from _without_gradient(parts)
     for term in parts:
+        if term.constant:
+            continue
         if (term.kind, term.sign) == ("entropy", 1) and ("entropy", -1) not in signs:
             yield SignMistake(
                 "HF946",
@@ -135,8 +139,7 @@ def _of_terms(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
                 "subtract it for a bonus",
                 edit="other sign",
             )
-        is_kl = term.kind in ("gap", "kl") and term.base == "reference"
-        if is_kl and term.sign < 0 and (term.kind, 1) not in signs:
+        if terms.is_comparison(term) and term.sign < 0 and (term.kind, 1) not in signs:
             yield SignMistake(
                 "HF353",
                 "subtracts a KL from the loss that it minimizes: the policy is rewarded for leaving the reference",
@@ -144,6 +147,23 @@ def _of_terms(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
                 "the KL in the loss",
                 "add it to the loss, so that leaving the reference costs something",
                 edit="other sign",
+            )
+
+
+def _without_gradient(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
+    """The terms of a loss that change it, and have no gradient, where no term of their kind has one."""
+    for is_kind, name, effect in (
+        (terms.is_comparison, "KL", "nothing holds the policy to its reference"),
+        (terms.is_entropy, "entropy", "the policy does not become more random"),
+    ):
+        several = [term for term in parts if is_kind(term)]
+        if several and all(term.constant for term in several):
+            yield SignMistake(
+                "HF946",
+                f"has a term of its loss without a gradient, the {name}: {effect}",
+                several[0].place,
+                f"the {name} in the loss",
+                "compute it from log-probs with their gradient, or leave it to the metrics",
             )
 
 

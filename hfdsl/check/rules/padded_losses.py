@@ -19,7 +19,7 @@ from typing import Final
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.policy_terms import Quantity, terms_of
+from hfdsl.check.policy_terms import Quantity, is_everywhere, terms_of
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_code import code_of
@@ -68,7 +68,7 @@ def _padded_terms(program: Program, node: Node) -> Iterator[Quantity]:
     for loss in update.losses:
         terms = terms_of(loss)
         for term in terms if any(term.kind == "surrogate" for term in terms) else ():
-            if term.of_rows or term.kind == "entropy" or (term.kind in ("gap", "kl") and term.base == "reference"):
+            if is_everywhere(term):
                 yield term
                 break
 

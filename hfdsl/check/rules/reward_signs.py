@@ -22,7 +22,7 @@ from hfdsl.check.dependences import sampling_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.policy_interpretation import PolicyInterpretation
 from hfdsl.check.policy_names import REFERENCE
-from hfdsl.check.policy_terms import Quantity, terms_of
+from hfdsl.check.policy_terms import Quantity, is_comparison, terms_of
 from hfdsl.check.policy_updates import static_numbers
 from hfdsl.check.program import Program
 from hfdsl.graph.origins import stored_column
@@ -61,7 +61,7 @@ def _raised(program: Program, node: Node) -> Iterator[tuple[str, Quantity]]:
     body.unknown_columns = frozenset(_of_others(program, node, policies))
     body.names |= static_numbers(node)
     for name, value in body.completed().columns.items():
-        kls = [term for term in terms_of(value) if term.kind in ("gap", "kl") and term.base == "reference"]
+        kls = [term for term in terms_of(value) if is_comparison(term)]
         if REWARD.fullmatch(name) and kls and all(term.sign > 0 for term in kls):
             yield name, kls[0]
 
