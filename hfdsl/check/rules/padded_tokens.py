@@ -23,21 +23,31 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import replace
 from types import FunctionType
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from hfdsl.check.bodies import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, ports_of
+from hfdsl.check.policy_masks import TESTS
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.row_tensors import ELEMENTWISE, FORMS, dim_numbers
 from hfdsl.check.rules.formulas import bound_arguments, call_name
 from hfdsl.check.rules.mixed_rows import may_get_a_part
 from hfdsl.check.rules.renamed import VOCABULARY
 from hfdsl.check.sources import Function, span_of
+from hfdsl.check.token_tensors import (
+    PaddedStatistic,
+    PerResponse,
+    RepeatedTokens,
+    TokenTensor,
+    TokenValue,
+    combined,
+    zeroed,
+)
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType
@@ -77,34 +87,6 @@ SAME_VALUES = frozenset(
 """The functions of a tensor whose result is ones if the tensor is."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTensor:
-    """A number for each token of a response, and for its padding unless a mask may have had a part in it."""
-
-    masked: bool = False
-    ones: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PerResponse:
-    """A number for each response; a mask may have had a part in it."""
-
-    masked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PaddedStatistic:
-    """The mean of tokens and their padding or their spread, of each response or of all, and where it is computed."""
-
-    is_spread: bool
-    of_all: bool
-    place: ast.expr
-
-
-TokenValue: TypeAlias = "TokenTensor | PerResponse | PaddedStatistic | float | None"
-"""The abstract value of an expression: a number for all numbers that are the same for all rows; None if unknown."""
-
-
 class Mistake(NamedTuple):
     """A place in a body, what stands there, what the body does, and advice."""
 
@@ -112,8 +94,8 @@ class Mistake(NamedTuple):
     label: str
     effect: str
     advice: str
-    at_end: bool = False
-    """Whether it is a number in the last column."""
+    of_own: bool = False
+    """Whether it is one in columns of the user's, too."""
 
 
 def padding_is_no_token(context: Context) -> Iterator[Finding]:
@@ -132,7 +114,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
         parts = may_get_a_part(node, signature)
         of_ready = _Body(signature, definition, repeated, ready, parts=parts).completed().mistakes
         of_masked = _Body(signature, definition, repeated, masked, parts=parts).completed().mistakes
-        mistake = next(iter([*of_ready, *(found for found in of_masked if found.at_end)]), None)
+        mistake = next(iter([*of_ready, *(found for found in of_masked if found.of_own)]), None)
         if mistake is not None:
             if any(samples_full_responses(sampler) for _, sampler in graph.bodies):
                 return
@@ -263,7 +245,7 @@ class _Body(Interpretation[TokenValue]):
             )
             advice = "hfdsl.rl.rewards.token_rewards(scores, mask) puts a score at the last token of each response"
             self.mistakes.append(
-                Mistake(part, "goes to padding in every shorter response", effect, advice, at_end=True)
+                Mistake(part, "goes to padding in every shorter response", effect, advice, of_own=True)
             )
         self.names[name] = TokenTensor(masked=True) if isinstance(tensor, TokenTensor) else None
 
@@ -299,8 +281,11 @@ class _Body(Interpretation[TokenValue]):
     def of_column(self, spec: ColumnSpec, path: str) -> TokenValue:
         """A number for each token, or for each response."""
         if self.is_padded(spec):
-            return None if path in self.repeated else TokenTensor(masked=is_mask(spec))
-        return PerResponse(masked=not SCORES.fullmatch(path.rpartition(".")[2])) if len(spec.dims) == 1 else None
+            if is_mask(spec):
+                return TokenTensor(masked=True, mask=path.endswith("mask"))
+            return RepeatedTokens(path) if path in self.repeated else TokenTensor(column=path)
+        is_score = SCORES.fullmatch(path.rpartition(".")[2])
+        return PerResponse(not is_score, path) if len(spec.dims) == 1 else None
 
     def of_operation(self, operation: Operation[TokenValue]) -> TokenValue:
         """The result of an operation on tokens, on numbers of responses, or on statistics."""
@@ -308,18 +293,28 @@ class _Body(Interpretation[TokenValue]):
         if function == SUBSCRIPT:
             if isinstance(source, TokenTensor) and _is_last_column(operation.positional[0]):
                 return PerResponse(source.masked)
+            if isinstance(source, PerResponse) and ast.unparse(operation.positional[0]) in (":, None", "(:, None)"):
+                return RepeatedTokens(source.column)
             return source if isinstance(source, PaddedStatistic) else None
         if isinstance(source, PaddedStatistic) and function in FORMS | LOWER_BOUNDS:
             return source
+        product = zeroed(source, operation.others[0]) if function in ("mul", "multiply") and operation.others else None
+        if product is not None:
+            return replace(product, column=product.column or f"{operation.node.lineno}:{operation.node.col_offset}")
         if function in ("add", "div", "sub") and len(operation.others) == 1:
             return self.computed(operation.node, function, source, operation.others[0])
         if function in ELEMENTWISE.union(OPERATORS.values()):
-            ones = isinstance(source, TokenTensor) and source.ones and function in SAME_VALUES
-            return source if ones else _combined(source, *operation.others)
+            is_same = isinstance(source, (TokenTensor, RepeatedTokens)) and function in SAME_VALUES
+            result = source if is_same else combined(source, *operation.others)
+            return TokenTensor(result.masked) if isinstance(result, TokenTensor) and function in TESTS else result
+        if isinstance(source, PerResponse) and function == "unsqueeze":
+            return RepeatedTokens(source.column) if dim_numbers(operation.positional[0]) in ((1,), (-1,)) else None
         return self.token_result(operation, source) if isinstance(source, TokenTensor) else None
 
     def computed(self, node: ast.expr, function: str, left: TokenValue, right: TokenValue) -> TokenValue:
         """A sum or quotient: tokens less a mean with padding, or over such a spread, are a mistake."""
+        if isinstance(right, PaddedStatistic) and right.zeroed:
+            return self.computed_of_zeroed(node, function, left, right)
         if isinstance(right, PaddedStatistic) and not (right.of_all and self.parts) and isinstance(left, TokenTensor):
             if right.is_spread and function == "div":
                 effect = f"divides by a spread over tokens and padding, '{ast.unparse(right.place)}'"
@@ -330,7 +325,18 @@ class _Body(Interpretation[TokenValue]):
             return left
         if isinstance(left, PaddedStatistic) and isinstance(right, float) and function == "add":
             return left
-        return _combined(left, right)
+        return combined(left, right)
+
+    def computed_of_zeroed(self, node: ast.expr, function: str, left: TokenValue, right: PaddedStatistic) -> TokenValue:
+        """A sum or quotient with a statistic of numbers that are 0 at padding: of the same numbers, a mistake."""
+        is_of_same = isinstance(left, (TokenTensor, RepeatedTokens)) and left.column == right.zeroed
+        text = ast.unparse(right.place)
+        if is_of_same and function == ("div" if right.is_spread else "sub") and not (right.of_all and self.parts):
+            effect = f"subtracts a mean over tokens and padding, '{ast.unparse(node)}'"
+            if right.is_spread:
+                effect = f"divides by a spread over tokens and padding, '{text}'"
+            self.mistakes.append(Mistake(right.place, "counts padding as zeros", effect, WITH_A_MASK, of_own=True))
+        return left
 
     def token_result(self, operation: Operation[TokenValue], tokens: TokenTensor) -> TokenValue:
         """The result of a function of tokens."""
@@ -343,8 +349,10 @@ class _Body(Interpretation[TokenValue]):
                 return TokenTensor()
             case "cumsum" | "flip":
                 return TokenTensor(tokens.masked)
-            case "mean" | "std" as function if 1 in dims and not tokens.masked:
-                return PaddedStatistic(function == "std", 0 in dims, operation.node)
+            case "mean" | "std" as function if 1 in dims and (not tokens.masked or tokens.zeroed):
+                column = tokens.column if tokens.zeroed else ""
+                is_known = not tokens.zeroed or column
+                return PaddedStatistic(function == "std", 0 in dims, operation.node, column) if is_known else None
             case "sum" if dims == {1}:
                 return PerResponse(tokens.masked)
         return None
@@ -378,16 +386,6 @@ ONES = "1 at tokens and padding"
 
 WITH_A_MASK = "hfdsl.rl.masked has masked_mean and whitened, which count the tokens of a mask alone"
 """What to do about a statistic."""
-
-
-def _combined(*values: TokenValue) -> TokenValue:
-    """The result of computing elementwise: tokens, if any value is one for each token."""
-    masked = any(value is None or getattr(value, "masked", False) for value in values)
-    if any(isinstance(value, TokenTensor) for value in values):
-        return TokenTensor(masked)
-    if None in values or any(isinstance(value, PaddedStatistic) for value in values):
-        return None
-    return PerResponse(masked) if any(isinstance(value, PerResponse) for value in values) else 1.0
 
 
 def _is_last_column(index: ast.expr) -> bool:
