@@ -120,18 +120,28 @@ class Bigrams:
         return SimpleNamespace(logits=10.0 * torch.nn.functional.one_hot((input_ids + 1) % 8, 8).float())
 
 
-def program(folder: Path, body: str) -> Any:
-    return loaded(folder, MODULE.format(body=textwrap.indent(body, " " * 8)))
+def program(folder: Path, body: str, methods: str = "") -> Any:
+    text = MODULE.format(body=textwrap.indent(body, " " * 8))
+    return loaded(
+        folder, text.replace("    def of_labels", textwrap.indent(methods, " " * 4) + "\n    def of_labels", 1)
+    )
 
 
-def predicts(module: Any) -> bool:
+class Network(Bigrams):
+    """The same, as a tensor."""
+
+    def __call__(self, input_ids: torch.Tensor, **options: object) -> Any:
+        return super().__call__(input_ids).logits
+
+
+def predicts(module: Any, model: Any = None) -> bool:
     """Whether log-probs of tokens that the model predicts are close to 0."""
     ids = torch.arange(12).view(2, 6) % 8
     mask = torch.ones(2, 6, dtype=torch.bool)
     rows = module.Rollout(
         ids=ids, prompt=ids[:, :3], response=ids[:, 3:], attention_mask=mask, response_mask=mask[:, 3:]
     )
-    return bool((module.step(rows, module.Model(Bigrams())).log_probs.tensor > -0.1).all())
+    return bool((module.step(rows, module.Model(model or Bigrams())).log_probs.tensor > -0.1).all())
 
 
 def codes(module: Any) -> tuple[str, ...]:
@@ -156,3 +166,84 @@ def test_log_probs_of_the_next_tokens_are_not(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("name", OTHER)
 def test_nothing_is_said_of_other_models(tmp_path: Path, name: str) -> None:
     assert codes(program(tmp_path, OTHER[name])) == ()
+
+
+SAMPLES = {
+    "a loop": """
+def sampled(self, ids, count):
+    for _ in range(count):
+        logits = self.model(ids)[:, -1]
+        ids = torch.cat([ids, torch.multinomial(logits.softmax(-1), 1)], 1)
+    return ids
+""",
+    "two steps": """
+def next_token(self, ids):
+    logits = self.model(ids, use_cache=False)
+    return logits[:, -1, :].argmax(-1)
+""",
+    "a method": """
+def logits_of(self, ids):
+    return self.model(ids)
+
+def next_token(self, ids):
+    return torch.distributions.Categorical(logits=self.logits_of(ids)[..., -1, :] / self.temperature).sample()
+""",
+}
+NO_SAMPLES = {
+    "the last value": "def value(self, ids):\n    return self.model(ids)[:, -1]\n",
+    "all positions": "def best(self, ids):\n    return self.model(ids).argmax(-1)\n",
+    "another model": "def best(self, ids):\n    return self.draft(ids)[:, -1].argmax(-1)\n",
+    "the last of another one": (
+        "def best(self, ids, values):\n    logits = self.model(ids)\n    logits = self.draft(logits)\n"
+        "    return logits[:, -1].argmax(-1)\n"
+    ),
+    "nothing": "",
+}
+
+
+def of_tensors(body: str, name: str) -> str:
+    """The same body with a model that gives a tensor, by a method if it samples by one."""
+    model = "self.logits_of(" if name == "a method" else "self.model("
+    return body.replace(").logits", ")").replace("out.logits", "out").replace("self.model(", model)
+
+
+OF_IDS = [name for name in WRONG if "use_cache" not in WRONG[name] and "attention_mask" not in WRONG[name]]
+"""Programs that give a model nothing but tokens."""
+
+
+@pytest.mark.parametrize("sampler", SAMPLES)
+@pytest.mark.parametrize("name", OF_IDS)
+def test_a_model_that_samples_the_next_token_gives_logits_of_it(tmp_path: Path, name: str, sampler: str) -> None:
+    module = program(tmp_path, of_tensors(WRONG[name], sampler), SAMPLES[sampler])
+    assert not predicts(module, Network())
+    assert codes(module) == ("HF359",)
+
+
+@pytest.mark.parametrize("sampler", SAMPLES)
+@pytest.mark.parametrize("name", RIGHT)
+def test_logits_of_the_next_tokens_of_such_a_model_are_right(tmp_path: Path, name: str, sampler: str) -> None:
+    module = program(tmp_path, of_tensors(RIGHT[name], sampler), SAMPLES[sampler])
+    assert predicts(module, Network())
+    assert codes(module) == ()
+
+
+@pytest.mark.parametrize("sampler", NO_SAMPLES)
+@pytest.mark.parametrize("name", ["all", "the response", "cross entropy"])
+def test_a_model_that_gives_a_tensor_may_be_any(tmp_path: Path, name: str, sampler: str) -> None:
+    assert codes(program(tmp_path, of_tensors(WRONG[name], ""), NO_SAMPLES[sampler])) == ()
+
+
+SHIFTS_ITSELF = """
+def logits_of(self, ids):
+    inputs = torch.cat([torch.zeros_like(ids[:, :1]), ids[:, :-1]], 1)
+    return self.model(inputs)
+
+def next_token(self, ids):
+    return self.model(ids)[:, -1].argmax(-1)
+"""
+
+
+@pytest.mark.parametrize("name", ["all", "the response", "cross entropy", "in parts"])
+def test_a_method_that_shifts_by_itself_is_right(tmp_path: Path, name: str) -> None:
+    module = program(tmp_path, of_tensors(WRONG[name], "a method"), SHIFTS_ITSELF)
+    assert codes(module) == ()

@@ -8,7 +8,8 @@ A worked example, of which only the last line is right::
     logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])
 
 Both have one length, so that where they end decides. The rule follows tokens from columns of integers to a model that
-gives ``.logits``, as those of transformers do, and to what picks their log-probs. It is silent where tokens are put
+gives ``.logits``, as those of transformers do, or that the role samples the next token with, and to what picks their
+log-probs. It is silent where tokens are put
 together again, rolled or written into, and of a model that does not get the tokens as they are.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -25,6 +27,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.flow_interpretation import FlowInterpretation
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
 from hfdsl.check.kept_attributes import methods_of
+from hfdsl.check.next_tokens import next_token_models
 from hfdsl.check.program import Program
 from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.row_tensors import functions
@@ -106,13 +109,20 @@ def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[
     if not isinstance(node.op, RoleCall):
         definition = definition_of(signature.body)
         return () if definition is None else AlignmentInterpretation.of(signature, definition).completed().found
-    methods = methods_of(program.role_class(node.role))
+    role = program.role_class(node.role)
+    methods = methods_of(role)
     method = methods.get(node.method)
-    return () if method is None else AlignmentInterpretation.of_method(signature, method, methods).completed().found
+    if method is None:
+        return ()
+    body = AlignmentInterpretation.of_method(signature, method, methods)
+    body.models = next_token_models(role)
+    return body.completed().found
 
 
 class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
-    """The interpretation of a body in tokens and the logits after them."""
+    """The interpretation of a body in tokens and the logits after them; ``models`` are known to give such logits."""
+
+    models: AbstractSet[str] = frozenset()
 
     def __init__(
         self,
@@ -131,7 +141,7 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
     ) -> AlignmentInterpretation:
         """The interpretation of a function that the body calls, which collects into the same list."""
         inner = super().inner(body, definition, ports)
-        inner.found = self.found
+        inner.found, inner.models = self.found, self.models
         return inner
 
     def several(self, values: Sequence[AlignedValue]) -> AlignedValue:
@@ -149,6 +159,8 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
     def call(self, call: ast.Call) -> AlignedValue:
         """The result of a call; of tokens alone perhaps that of a model."""
         result = super().call(call)
+        if isinstance(result, ModelOutput) and ast.unparse(call.func) in self.models:
+            return Logits(result.tokens)
         if result is not None:
             return result
         named = {keyword.arg: keyword.value for keyword in call.keywords}
@@ -159,14 +171,16 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
             case ((ast.Attribute() | ast.Name()), ast.expr() as first):
                 tokens = self.value(first)
                 is_read = isinstance(tokens, TokenPositions) and not tokens.is_filled and "inputs_embeds" not in named
-                return ModelOutput(tokens) if is_read and isinstance(tokens, TokenPositions) else None
+                if not is_read or not isinstance(tokens, TokenPositions):
+                    return None
+                return Logits(tokens) if ast.unparse(call.func) in self.models else ModelOutput(tokens)
         return None
 
     def of_operation(self, operation: Operation[AlignedValue]) -> AlignedValue:
         """The result of an operation on tokens, or on logits."""
         function, source = operation.function, operation.source
         if function == "logits":
-            return Logits(source.tokens) if isinstance(source, ModelOutput) else None
+            return Logits(source.tokens) if isinstance(source, (Logits, ModelOutput)) else None
         if function in PICKS and isinstance(source, Logits):
             self.pick(operation, source)
             return None
