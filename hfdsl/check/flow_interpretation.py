@@ -38,6 +38,9 @@ MOST_CALLS = 200
 NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
 """Names of torch for computing without gradients, as a block or as a decorator."""
 
+GRADIENT = frozenset({"enable_grad", "set_grad_enabled"})
+"""Names of torch for computing with gradients within such a block."""
+
 ENDS = (ast.Break, ast.Continue, ast.Raise, ast.Return)
 """Statements after which a block is left."""
 
@@ -172,7 +175,7 @@ class FlowInterpretation(Interpretation[V]):
                 self.run_block(orelse)
             case ast.With(items, block):
                 self.run_block(block)
-                if any(_is_without_gradient(item.context_expr) for item in items):
+                if any(_is_without_gradient(item.context_expr) for item in items) and not _enables_gradient(block):
                     names = frozenset[str]().union(*map(assigned_names, block))
                     self.names |= {name: self.detached(self.names.get(name)) for name in names}
             case ast.Try(block, _, orelse, final):
@@ -281,7 +284,7 @@ class FlowInterpretation(Interpretation[V]):
         inner.give(inner, dict(_defaults(definition)))
         self.give(inner, arguments)
         result = inner.completed().result()
-        is_detached = any(map(_is_without_gradient, definition.decorator_list))
+        is_detached = any(map(_is_without_gradient, definition.decorator_list)) and not _enables_gradient([definition])
         return self.detached(result) if is_detached else result
 
 
@@ -300,6 +303,11 @@ def _filled(partial: ast.Call, call: ast.Call) -> ast.Call:
 
 def _is_without_gradient(expression: ast.expr) -> bool:
     return last_name(expression.func if isinstance(expression, ast.Call) else expression) in NO_GRADIENT
+
+
+def _enables_gradient(block: Sequence[ast.stmt]) -> bool:
+    """Whether something in a block may compute with gradients although the block does not."""
+    return any(last_name(node) in GRADIENT for statement in block for node in ast.walk(statement))
 
 
 def _defaults(definition: Function) -> Iterator[tuple[str, ast.expr]]:

@@ -1,12 +1,16 @@
-"""Functions in a policy's loss: what they do to numbers that rise, or fall, with its log-probs."""
+"""Functions in a policy's loss: the numbers that they make of those that rise, or fall, with its log-probs."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Final
 
 from hfdsl.check import policy_terms as terms
-from hfdsl.check.policy_terms import Quantity
+from hfdsl.check.interpretation import Operation
+from hfdsl.check.names import last_name
+from hfdsl.check.policy_names import ENTROPY, LOG_PROB, OTHERS, REFERENCE
+from hfdsl.check.policy_terms import Base, PolicyValue, Quantity
 from hfdsl.check.row_tensors import functions
 
 SAME: Final = functions(
@@ -42,3 +46,42 @@ MADE: Final[Mapping[str, Quantity]] = {
 
 BACKWARD: Final = frozenset({"allow_unused", "create_graph", "inputs", "retain_graph"})
 """The options of what takes gradients that leave them as they are."""
+
+
+def is_hardly_negative(division: Operation[PolicyValue]) -> bool:
+    """Whether a divisor, such as a count, is written without a minus."""
+    divisor = division.positional[0] if division.positional else getattr(division.node, "right", None)
+    return divisor is not None and not any(isinstance(node, (ast.Sub, ast.USub)) for node in ast.walk(divisor))
+
+
+def exponent(operation: Operation[PolicyValue]) -> int:
+    """The exponent of a power; that of a square for other functions, and 1 if it is not known."""
+    if operation.function != "pow":
+        return 2
+    match operation.positional[0] if operation.positional else getattr(operation.node, "right", None):
+        case ast.Constant(int() as literal):
+            return literal
+    return 1
+
+
+def named_result(operation: Operation[PolicyValue]) -> PolicyValue:
+    """The result of a method that cannot be read, by its name."""
+    match operation.node:
+        case ast.Call(ast.Attribute(owner, name)) if not OTHERS.fullmatch(f"{ast.unparse(owner)}.{name}".lower()):
+            if ENTROPY.fullmatch(name):
+                return Quantity("entropy")
+            return Quantity("log_prob") if LOG_PROB.fullmatch(name) else None
+    return None
+
+
+def base_of(call: ast.expr) -> Base:
+    """The base of a comparison: a reference, if the call names one."""
+    names = map(last_name, ast.walk(call))
+    return "reference" if any(map(REFERENCE.fullmatch, names)) else ""
+
+
+def root_of(node: ast.expr) -> str:
+    """The name that a chain of attributes begins with; empty if it begins otherwise."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""

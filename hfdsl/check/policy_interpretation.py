@@ -16,11 +16,25 @@ from typing import Any
 from hfdsl.check import policy_terms as terms
 from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
 from hfdsl.check.linear_numbers import LinearInterpretation
-from hfdsl.check.names import last_name, value_of
+from hfdsl.check.names import value_of
 from hfdsl.check.policy_collected import ClipBound, Collected, OwnRatio, RatioClip, Reversal
-from hfdsl.check.policy_functions import BACKWARD, CLIPS, COUNTS, GROWTHS, LEAST, MADE, MOST, SAME
+from hfdsl.check.policy_functions import (
+    BACKWARD,
+    CLIPS,
+    COUNTS,
+    GROWTHS,
+    LEAST,
+    MADE,
+    MOST,
+    SAME,
+    base_of,
+    exponent,
+    is_hardly_negative,
+    named_result,
+    root_of,
+)
 from hfdsl.check.policy_masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
-from hfdsl.check.policy_names import COEFFICIENT, ENTROPY, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
+from hfdsl.check.policy_names import COEFFICIENT, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
 from hfdsl.check.policy_origins import LogProbOrigins
 from hfdsl.check.policy_terms import (
     POSITIVE,
@@ -84,6 +98,10 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         match statement:
             case ast.Return(ast.Call(keywords=columns)):
                 self.columns |= {str(column.arg): self.value(column.value) for column in columns}
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "requires_grad_"))) | ast.Assign(
+                [ast.Attribute(ast.Name(name), "requires_grad")]
+            ):
+                self.names[name] = terms.with_gradient(self.names.get(name))
         self.origins.note(statement)
         super().run(statement)
 
@@ -152,7 +170,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             return Quantity("logits")
         source = POSITIVE if name in ("ndim", "shape") else self.value(owner)
         if source is None:
-            is_coefficient = self.trusts_coefficients and _root(owner) not in ("torch", "")
+            is_coefficient = self.trusts_coefficients and root_of(owner) not in ("torch", "")
             return POSITIVE if is_coefficient and COEFFICIENT.fullmatch(name) else None
         return self.of_operation(Operation(name, node, source, is_method=True))
 
@@ -197,7 +215,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
                 return terms.product(source, other)
             case "div" | "true_divide" if isinstance(divisor, Quantity) and divisor.kind == "number":
                 return terms.quotient(source, divisor)
-            case "div" | "true_divide" if divisor is None and _is_hardly_negative(operation):
+            case "div" | "true_divide" if divisor is None and is_hardly_negative(operation):
                 return terms.quotient(source, None)
             case "neg" | "negative":
                 return terms.negative(source)
@@ -210,7 +228,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             case "log_softmax":
                 return None if OTHERS.fullmatch(ast.unparse(node).lower()) else Quantity("distribution")
             case "kl_div" | "kl_divergence":
-                return Quantity("kl", base=_base(node))
+                return Quantity("kl", base=base_of(node))
             case "entropy" | "log_prob" if has_kind(source, "categorical"):
                 return Quantity(function)
             case "scale" if source is None and len(operation.others) == 1:
@@ -219,7 +237,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
                 return self.joined(*operation.others)
         if function in MADE and not has_kind(source, "advantage"):
             return MADE[function]
-        named = _named(operation) if source is None and operation.is_method else None
+        named = named_result(operation) if source is None and operation.is_method else None
         self.found.by_name.extend([function] if named is not None else [])
         return named
 
@@ -231,6 +249,8 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             return self.extreme(operation, source, others[0]) or self.extreme(operation, others[0], source)
         if function == "detach":
             return self.detached(source)
+        if function == "requires_grad_":
+            return terms.with_gradient(source)
         if isinstance(source, Sum):
             return terms.total(*(self.of_quantity(operation, term) for term in source.terms))
         return self.of_quantity(operation, source) if isinstance(source, Quantity) else None
@@ -247,7 +267,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
                 return replace(source, kind="distribution")
             case "gather" | "take_along_dim", "distribution" | "logits":
                 return Quantity("log_prob")
-            case ("abs" | "square", "gap") | ("pow", "gap") if _exponent(operation) % 2 == 0:
+            case ("abs" | "square", "gap") | ("pow", "gap") if exponent(operation) % 2 == 0:
                 return Quantity("kl", base=source.base, constant=source.constant)
         if function == SUBSCRIPT:
             return element(source, operation.positional[0])
@@ -303,7 +323,11 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         if not isinstance(value, Quantity) or not isinstance(other, Quantity):
             return None
         if value.kind == "surrogate" and (other.kind, other.sign) == ("surrogate", value.sign):
-            if value.clipped != other.clipped and (operation.function in LEAST) is (value.sign < 0):
+            if (
+                not value.constant
+                and value.clipped != other.clipped
+                and (operation.function in LEAST) is (value.sign < 0)
+            ):
                 self.found.reversals.append(Reversal(value.sign, span_of(self.file, operation.node)))
             return replace(value, clipped=False).masked(*other.masks)
         if value.kind == other.kind == "reference_surrogate" and value.sign == other.sign:
@@ -367,42 +391,3 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             case "imitation":
                 return terms.negative(first)
         return None
-
-
-def _is_hardly_negative(division: Operation[PolicyValue]) -> bool:
-    """Whether a divisor, such as a count, is written without a minus."""
-    divisor = division.positional[0] if division.positional else getattr(division.node, "right", None)
-    return divisor is not None and not any(isinstance(node, (ast.Sub, ast.USub)) for node in ast.walk(divisor))
-
-
-def _exponent(operation: Operation[PolicyValue]) -> int:
-    """The exponent of a power; that of a square for other functions, and 1 if it is not known."""
-    if operation.function != "pow":
-        return 2
-    match operation.positional[0] if operation.positional else getattr(operation.node, "right", None):
-        case ast.Constant(int() as exponent):
-            return exponent
-    return 1
-
-
-def _named(operation: Operation[PolicyValue]) -> PolicyValue:
-    """The result of a method that cannot be read, by its name."""
-    match operation.node:
-        case ast.Call(ast.Attribute(owner, name)) if not OTHERS.fullmatch(f"{ast.unparse(owner)}.{name}".lower()):
-            if ENTROPY.fullmatch(name):
-                return Quantity("entropy")
-            return Quantity("log_prob") if LOG_PROB.fullmatch(name) else None
-    return None
-
-
-def _base(call: ast.expr) -> terms.Base:
-    """The base of a comparison: a reference, if the call names one."""
-    names = map(last_name, ast.walk(call))
-    return "reference" if any(map(REFERENCE.fullmatch, names)) else ""
-
-
-def _root(node: ast.expr) -> str:
-    """The name that a chain of attributes begins with; empty if it begins otherwise."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""

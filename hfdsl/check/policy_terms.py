@@ -135,6 +135,11 @@ def has_terms(value: PolicyValue) -> bool:
     return isinstance(value, Sum) or (isinstance(value, Quantity) and value.kind in TERMS and not value.constant)
 
 
+def is_surrogate(term: Quantity) -> bool:
+    """Whether a term is a surrogate, by which a policy learns."""
+    return term.kind == "surrogate" and not term.constant
+
+
 def is_comparison(term: Quantity) -> bool:
     """Whether a term compares with a reference, by a KL or an estimate of one."""
     return term.kind in ("gap", "kl") and term.base == "reference"
@@ -177,6 +182,13 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         return either_one if left.divisor == right.divisor else replace(either_one, divisor="")
     if left == right:
         return left
+    if (
+        isinstance(left, Quantity)
+        and isinstance(right, Quantity)
+        and left.kind == right.kind == "old"
+        and left.sign == right.sign
+    ):
+        return either(replace(left, constant=False), replace(right, constant=False))
     others = [value for value in (left, right) if not has_terms(value)]
     if len(others) < 2 and all(other is None or has_kind(other, "number") for other in others):
         return total(left, right)
@@ -189,14 +201,21 @@ def without_gradient(value: PolicyValue) -> PolicyValue:
         case Several(values):
             return Several(tuple(map(without_gradient, values)))
         case Quantity("log_prob"):
-            return replace(value, kind="old")
+            return replace(value, kind="old", constant=True)
         case Quantity("ratio"):
             return POSITIVE.masked(*value.masks)
         case Quantity("number" | "advantage" | "old" | "reference"):
             return value
-        case Quantity() if value.kind == "entropy" or is_comparison(value):
+        case Quantity() if value.kind == "entropy" or is_comparison(value) or value.constant:
             return replace(value, constant=True)
     return None
+
+
+def with_gradient(value: PolicyValue) -> PolicyValue:
+    """A value of which gradients are taken from here on: detached log-probs of the policy, as a leaf, are its own."""
+    if isinstance(value, Quantity) and value.constant:
+        return replace(value, kind="log_prob" if value.kind == "old" else value.kind, constant=False)
+    return value
 
 
 def with_origin(value: PolicyValue, origin: str) -> PolicyValue:
@@ -224,22 +243,28 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         return total(*(product(a, b) for a in terms_of(left) for b in terms_of(right)))
     if not isinstance(left, Quantity) or not isinstance(right, Quantity):
         return None
+    left, right = _as_weight(left, right), _as_weight(right, left)
     for a, b in ((left, right), (right, left)):
         if a.kind == "number":
             scaled = b if a.masks or b.kind == "gap" else b.off_center()
             return scaled.times(a.sign).masked(*a.masks) if a.sign else None
-        if a.kind == "advantage" and b.kind in ("gap", "log_prob", "ratio") and b.base != "reference":
+        is_gain = a.kind == "advantage" or (a.kind == "surrogate" and a.constant)
+        if is_gain and b.kind in ("gap", "log_prob", "ratio") and b.base != "reference":
             upside_down = b.upside_down or (b.kind == "gap" and b.sign < 0)
-            sign = a.sign * b.sign
-            return replace(b, kind="surrogate", sign=sign, base="", upside_down=upside_down, of_rows=a.of_rows).masked(
-                *a.masks
-            )
+            surrogate = replace(b, kind="surrogate", sign=a.sign * b.sign, base="", upside_down=upside_down)
+            return replace(surrogate, of_rows=a.of_rows).masked(*a.masks)
         is_to_reference = b.base == "reference" and not b.upside_down and not b.constant
         if a.kind == "advantage" and b.kind == "ratio" and is_to_reference:
             return Quantity("reference_surrogate", a.sign * b.sign, clipped=b.clipped, masks=a.masks | b.masks)
         if a.kind == "chances" and b.kind == "distribution":
             return Quantity("entropy", -a.sign * b.sign, masks=a.masks | b.masks)
     return None
+
+
+def _as_weight(value: Quantity, other: Quantity) -> Quantity:
+    """A ratio without a gradient as a number, beside anything but advantages, of which it makes no surrogate alone."""
+    is_weight = value.kind == "ratio" and value.constant and value.base == "old" and other.kind != "advantage"
+    return POSITIVE.times(value.sign).masked(*value.masks) if is_weight else value
 
 
 def of_each(value: PolicyValue, change: Callable[[Quantity], Quantity]) -> PolicyValue:
@@ -299,6 +324,8 @@ def _of_log_probs(left: Quantity, right: Quantity) -> Quantity | None:
     if left.kind in ("log_prob", "old") and right.kind == "reference":
         constant = left.kind == "old"
         return Quantity("gap", left.sign, "reference", constant=constant, statistic=statistic, masks=masks)
+    if left.kind == right.kind == "old" and left.constant and not right.constant:
+        return Quantity("gap", left.sign, "old", constant=True, statistic=statistic, masks=masks, centered=True)
     if left.kind == right.kind == "log_prob" and left.origin == right.origin != "" and left.masks == right.masks:
         return Quantity("gap", left.sign, "own", statistic=statistic, masks=masks, origin=left.origin)
     if left.kind == "log_prob" and right.kind == "old":
@@ -314,7 +341,10 @@ def exponential(source: Quantity, *, centered: bool = True) -> Quantity | None:
     """The exponential: of a gap, a ratio; it is not ``centered`` if 1 is subtracted from it."""
     match source.kind:
         case "gap":
-            return replace(source, kind="ratio", upside_down=source.sign < 0, centered=source.centered and centered)
+            is_centered = source.centered and centered
+            if source.constant and source.base == "old":  # a weight, whichever policy is above
+                return replace(source, kind="ratio", sign=1, centered=is_centered)
+            return replace(source, kind="ratio", upside_down=source.sign < 0, centered=is_centered)
         case "log_prob" if source.sign > 0:
             return replace(source, kind="ratio")
         case "distribution":

@@ -38,7 +38,67 @@ CONSTANT = {
         f"loss = {BONUS} - self.entropy_coef * masked_mean(entropy, mask)"
     ),
 }
+BOTH = "\nloss = loss + self.kl_coef * ((now - ref) ** 2).mean()"
+SURROGATES = {
+    "detached log-probs": "ratio = (now.detach() - old).exp()\nloss = -(ratio * advantages).mean()" + BOTH,
+    "detached log-probs, clipped": (
+        "ratio = torch.exp(now.detach() - old)\nheld = ratio.clamp(0.8, 1.2)\n"
+        "loss = -torch.min(ratio * advantages, held * advantages).mean()" + BOTH
+    ),
+    "log-probs of a method without gradients": (
+        "ratio = (self.before(experience) - old).exp()\nloss = masked_mean(clipped_loss(ratio, advantages), mask)"
+        + BOTH
+    ),
+    "log-probs without gradients": (
+        "with torch.no_grad():\n    first = self.chosen(experience)\n"
+        "ratio = (first - old).exp()\nloss = -(ratio * advantages * mask).sum() / mask.sum()" + BOTH
+    ),
+}
 RIGHT = {
+    "a weight of detached log-probs": "weight = (now.detach() - old).exp()\nloss = -(weight * advantages * now).mean()",
+    "a weight of advantages": (
+        "weight = (now.detach() - old).exp().clamp(max=2.0)\ngains = weight * advantages\nloss = -(now * gains).mean()"
+    ),
+    "a weight of a surrogate": (
+        "weight = (now.detach() - old).exp().clamp(0.0, 2.0)\n"
+        "loss = -(torch.exp(now - now.detach()) * advantages * weight).mean()"
+    ),
+    "a weight of old log-probs above": (
+        "weight = (old - now.detach()).exp()\ngains = advantages * weight\n"
+        "loss = -(gains * now * mask).sum() / mask.sum()"
+    ),
+    "a weight less its mean": (
+        "weight = (now.detach() - old).exp()\nweight = weight / weight.mean()\n"
+        "loss = -(weight * now * advantages).mean()"
+    ),
+    "the one or the other": (
+        "first = now if self.micro == 2 else now.detach()\nratio = (first - old).exp()\n"
+        "loss = -(ratio * advantages).mean()"
+    ),
+    "old log-probs, or its own": (
+        "first = old if self.micro == 2 else now.detach()\nratio = (now - first).exp()\n"
+        "loss = -(ratio * advantages).mean()"
+    ),
+    "gradients in two stages": (
+        "leaf = now.detach().requires_grad_(True)\nratio = (leaf - old).exp()\nkl = 0.5 * (leaf - ref) ** 2\n"
+        "loss = -(ratio * advantages).mean() + BETA * kl.mean()\nself.optimizer.zero_grad()\nloss.backward()\n"
+        "now.backward(leaf.grad)\nself.optimizer.step()\nreturn"
+    ),
+    "gradients in two stages, in place": (
+        "leaf = now.detach()\nleaf.requires_grad_()\nkl = 0.5 * (leaf - ref) ** 2\nratio = (leaf - old).exp()\n"
+        "(-(ratio * advantages).mean() + BETA * kl.mean()).backward()\n"
+        "self.optimizer.zero_grad()\nnow.backward(leaf.grad)\nself.optimizer.step()\nreturn"
+    ),
+    "gradients in two stages, by an attribute": (
+        "leaf = now.detach()\nleaf.requires_grad = True\nkl = 0.5 * (leaf - ref) ** 2\nratio = (leaf - old).exp()\n"
+        "(-(ratio * advantages).mean() + BETA * kl.mean()).backward()\n"
+        "self.optimizer.zero_grad()\nnow.backward(leaf.grad)\nself.optimizer.step()\nreturn"
+    ),
+    "gradients within none": (
+        "with torch.no_grad():\n    first = self.chosen(experience)\n    with torch.enable_grad():\n"
+        "        kl = 0.5 * (self.chosen(experience) - ref) ** 2\n"
+        "loss = -(ratio * advantages).mean() + BETA * kl.mean()"
+    ),
     "a KL beside its metric": K3 + f"self.kl = kl.detach().mean().item()\nloss = {BONUS} + self.kl_coef * kl.mean()",
     "a KL in the rewards": "gains = advantages - BETA * (now - ref).detach()\nloss = -(ratio * gains).mean()",
     "a KL of old log-probs in the rewards": "gains = advantages - BETA * (old - ref)\nloss = -(ratio * gains).mean()",
@@ -87,6 +147,14 @@ RIGHT = {
 }
 
 
+def learned(module: Any, advantage: float) -> torch.Tensor:
+    """What an update leaves of a policy."""
+    policy = module.Policy()
+    module.step(signs.experience_of(module, policy, advantage), policy)
+    weight: torch.Tensor = policy.model.weight.detach()
+    return weight
+
+
 def moves(module: Any) -> bool:
     """Whether an update without advantages changes the policy."""
     policy = module.Policy()
@@ -99,6 +167,13 @@ def moves(module: Any) -> bool:
 def test_a_term_without_a_gradient_is_reported(tmp_path: Path, name: str) -> None:
     module = signs.program(tmp_path, CONSTANT[name])
     assert not moves(module)
+    assert signs.codes(module) == ("HF946",)
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_a_surrogate_without_a_gradient_is_reported(tmp_path: Path, name: str) -> None:
+    module = signs.program(tmp_path, SURROGATES[name])
+    assert learned(module, 1.0).equal(learned(module, -2.0))
     assert signs.codes(module) == ("HF946",)
 
 

@@ -118,6 +118,10 @@ OTHER = {
         "part = experience[:2]\nold = self.chosen(part)\npart = experience[2:]\nnow = self.chosen(part)\n"
         "ratio = (now - old).exp()" + PLAIN
     ),
+    "a method that cannot be read": (
+        "now, old = self.other.log_probs(experience), self.other.log_probs(experience)\nratio = (now - old).exp()"
+        + PLAIN
+    ),
     "neighbors": "now = self.chosen(experience)\nratio = (now[:, 1:] - now[:, :-1]).exp()" + PLAIN,
     "pairs": ("margin = (now[0::2] - now[1::2]).exp()\nloss = -(margin * advantages[0::2]).mean()"),
 }

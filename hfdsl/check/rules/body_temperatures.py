@@ -25,7 +25,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.known_values import Known
 from hfdsl.check.policy_names import LOG_PROB, REFERENCE, TEACHER
-from hfdsl.check.policy_terms import terms_of
+from hfdsl.check.policy_terms import is_surrogate, terms_of
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
@@ -122,7 +122,7 @@ class _Bodies:
         if body is None or body.by_name:  # log-probs of code that cannot be read
             return None
         terms = [term for loss in body.losses for term in terms_of(loss)]
-        return learned if any(term.kind == "surrogate" for term in terms) else None
+        return learned if any(map(is_surrogate, terms)) else None
 
     def tempered(self, call: Node, effect: str) -> Tempered | None:
         """The temperature that a role states, or that of a body."""

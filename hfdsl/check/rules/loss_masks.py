@@ -23,7 +23,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.policy_collected import Collected
-from hfdsl.check.policy_terms import Quantity, is_everywhere, terms_of
+from hfdsl.check.policy_terms import Quantity, is_everywhere, is_surrogate, terms_of
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -64,7 +64,7 @@ def _sums(body: Collected) -> Iterator[frozenset[Quantity]]:
     """The terms of losses with a surrogate."""
     for loss in body.losses:
         parts = terms_of(loss)
-        if any(term.kind == "surrogate" for term in parts):
+        if any(map(is_surrogate, parts)):
             yield parts
 
 
@@ -146,7 +146,7 @@ def _is_joined(spec: ColumnSpec) -> bool:
 
 def _of_other_counts(node: Node, body: Collected) -> Iterator[Finding]:
     """The terms of a loss that are divided by tokens and padding where others are divided by tokens, and ratios."""
-    surrogates = [term for parts in _sums(body) for term in parts if term.kind == "surrogate"]
+    surrogates = [term for parts in _sums(body) for term in parts if is_surrogate(term)]
     for place in body.padded_ratios if any(term.divisor == "width" for term in surrogates) else ():
         yield Finding(
             "HF355",

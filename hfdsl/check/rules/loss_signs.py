@@ -113,13 +113,22 @@ def _of_options(node: Node) -> Iterator[SignMistake]:
 def _mistakes(losses: Iterable[PolicyValue], reversals: Iterable[Reversal]) -> Iterator[SignMistake]:
     """The mistakes in the losses of a role: those of its terms only where it raises its advantages."""
     sums = [terms.terms_of(loss) for loss in losses]
-    surrogates = {term.sign: term for parts in sums for term in parts if term.kind == "surrogate"}
+    surrogates = {term.sign: term for parts in sums for term in parts if terms.is_surrogate(term)}
+    constant = [term for parts in sums for term in parts if term.kind == "surrogate" and term.constant]
+    if constant and not surrogates:
+        yield SignMistake(
+            "HF946",
+            "multiplies its advantages by a ratio without a gradient: nothing is learned from them",
+            constant[0].place,
+            "the surrogate in the loss",
+            "the log-probs above in the ratio are those with a gradient, or the ratio is a weight of such log-probs",
+        )
     if surrogates.keys() == {1}:
         yield _ascent(surrogates[1])
     elif surrogates.keys() == {-1}:
         yield from map(_reversal, reversals)
         for parts in sums:
-            if any(term.kind == "surrogate" for term in parts):
+            if any(map(terms.is_surrogate, parts)):
                 yield from _of_terms(parts)
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.policy_terms import Quantity, is_everywhere, terms_of
+from hfdsl.check.policy_terms import Quantity, is_everywhere, is_surrogate, terms_of
 from hfdsl.check.policy_updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_code import code_of
@@ -67,7 +67,7 @@ def _padded_terms(program: Program, node: Node) -> Iterator[Quantity]:
         return
     for loss in update.losses:
         terms = terms_of(loss)
-        for term in terms if any(term.kind == "surrogate" for term in terms) else ():
+        for term in terms if any(map(is_surrogate, terms)) else ():
             if is_everywhere(term):
                 yield term
                 break

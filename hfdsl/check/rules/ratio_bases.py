@@ -50,7 +50,8 @@ def ratios_are_to_samplers(context: Context) -> Iterator[Finding]:
         update = interpreted_update(program, node)
         if update is None:
             continue
-        findings = [_to_itself(context, node, ratio) for ratio in update.own_ratios]
+        own = update.own_ratios if not update.by_name else []  # what is known by name may have no gradient
+        findings = [_to_itself(context, node, ratio) for ratio in own]
         if _is_to_a_reference(update) and (reason := _sampled_otherwise(program, node)):
             findings += [_to_a_reference(node, place, reason) for place in update.reference_clips]
         for finding in findings:
@@ -92,8 +93,9 @@ def _to_a_reference(node: Node, place: Span, reason: str) -> Finding:
 
 def _is_to_a_reference(update: Collected) -> bool:
     """Whether all surrogates are by a ratio to a reference, and nothing corrects for that."""
-    kinds = {term.kind for loss in update.losses for term in terms_of(loss)}
-    return "reference_surrogate" in kinds and "surrogate" not in kinds and not update.constant_gaps
+    several = [term for loss in update.losses for term in terms_of(loss)]
+    is_to_it = any(term.kind == "reference_surrogate" for term in several)
+    return is_to_it and not any(term.kind == "surrogate" for term in several) and not update.constant_gaps
 
 
 def _sampled_otherwise(program: Program, node: Node) -> str:
