@@ -284,7 +284,8 @@ class FlowInterpretation(Interpretation[V]):
         inner.give(inner, dict(_defaults(definition)))
         self.give(inner, arguments)
         result = inner.completed().result()
-        is_detached = any(map(_is_without_gradient, definition.decorator_list)) and not _enables_gradient([definition])
+        decorators = [node.func if isinstance(node, ast.Call) else node for node in definition.decorator_list]
+        is_detached = any(last_name(node) in NO_GRADIENT for node in decorators) and not _enables_gradient([definition])
         return self.detached(result) if is_detached else result
 
 
@@ -302,7 +303,7 @@ def _filled(partial: ast.Call, call: ast.Call) -> ast.Call:
 
 
 def _is_without_gradient(expression: ast.expr) -> bool:
-    return last_name(expression.func if isinstance(expression, ast.Call) else expression) in NO_GRADIENT
+    return isinstance(expression, ast.Call) and last_name(expression.func) in NO_GRADIENT
 
 
 def _enables_gradient(block: Sequence[ast.stmt]) -> bool:

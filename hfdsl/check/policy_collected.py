@@ -45,7 +45,7 @@ class Collected(NamedTuple):
     ``by_name`` are methods whose results are known by their names alone, and ``padded_ratios`` exponentials of means
     over tokens and padding. ``clips`` are those with two bounds, and
     ``reference_clips`` extremes of surrogates by a ratio to a reference, clipped and not. ``constant_gaps`` are
-    differences of old log-probs to a reference's.
+    differences of old log-probs to a reference's, and ``values_of_others`` gradients for the values of other terms.
     """
 
     losses: list[PolicyValue]
@@ -56,8 +56,9 @@ class Collected(NamedTuple):
     own_ratios: list[OwnRatio]
     reference_clips: list[Span]
     constant_gaps: list[Span]
+    values_of_others: list[Span]
 
     @classmethod
     def nothing(cls) -> Self:
         """The lists before anything has been found."""
-        return cls([], [], [], [], [], [], [], [])
+        return cls([], [], [], [], [], [], [], [], [])

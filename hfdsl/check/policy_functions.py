@@ -54,6 +54,14 @@ def is_hardly_negative(division: Operation[PolicyValue]) -> bool:
     return divisor is not None and not any(isinstance(node, (ast.Sub, ast.USub)) for node in ast.walk(divisor))
 
 
+def less_itself(node: ast.expr) -> bool:
+    """Whether an expression is ``x - x.detach()``: 0, with the gradient of x, for the value of something else."""
+    match node:
+        case ast.BinOp(left, ast.Sub(), ast.Call(ast.Attribute(same, "detach"))):
+            return ast.dump(left) == ast.dump(same)
+    return False
+
+
 def exponent(operation: Operation[PolicyValue]) -> int:
     """The exponent of a power; that of a square for other functions, and 1 if it is not known."""
     if operation.function != "pow":

@@ -30,6 +30,7 @@ from hfdsl.check.policy_functions import (
     base_of,
     exponent,
     is_hardly_negative,
+    less_itself,
     named_result,
     root_of,
 )
@@ -297,6 +298,10 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         match result:
             case Quantity("gap", base="own", origin=origin) if isinstance(node, ast.BinOp):
                 self.own_bases[origin] = span_of(self.file, node.right)
+            case Quantity("gap", base="old"):
+                pass  # of log-probs less themselves, as ratios on policy are
+            case _ if less_itself(node):
+                self.found.values_of_others.append(span_of(self.file, node))
             case Quantity("gap", base="reference", constant=True):
                 self.found.constant_gaps.append(span_of(self.file, node))
         if has_kind(result, "surrogate"):

@@ -101,7 +101,7 @@ def program(folder: Path, body: str) -> Any:
     return loaded(folder, file.read_text("utf-8").replace("\nclass Policy(hf.Worker):\n", HELPERS, 1))
 
 
-def codes(module: Any, **options: float) -> tuple[str, ...]:
+def codes(module: Any, **options: object) -> tuple[str, ...]:
     pool = module.hf.ResourcePool([1])
     places = module.hf.Deployment(policy=module.hf.place(module.Policy, pool=pool, **options)) if options else None
     report: Any = module.step.check(places, dims={module.B: 4})
@@ -165,6 +165,27 @@ def test_a_number_that_is_known_decides(tmp_path: Path) -> None:
     assert codes(bounds, kl_coef=0.2, entropy_coef=0.28) == ("HF365",)
     assert codes(bounds, kl_coef=0.8, entropy_coef=1.28) == ()
     assert codes(bounds) == ()
+
+
+CONFIG = """
+from dataclasses import dataclass
+
+@dataclass
+class Config:
+    eps: float
+"""
+
+
+@pytest.mark.parametrize("bound", ["self.config.eps", "self.table['eps']", "self.nested['clip'].eps"])
+def test_a_number_of_a_configuration_decides(tmp_path: Path, bound: str) -> None:
+    text = Path(program(tmp_path, f"held = ratio.clamp(-{bound}, {bound})").__file__).read_text("utf-8")
+    text = text.replace("\nimport math\n", CONFIG, 1)
+    text = text.replace("micro: int = 2)", "micro: int = 2, config=None, table=None, nested=None)", 1)
+    kept = "        self.config, self.table, self.nested = config, table, nested\n"
+    module = loaded(tmp_path, text.replace("        self.model = torch", f"{kept}        self.model = torch", 1))
+    for eps, expected in ((0.2, ("HF365",)), (10.0, ())):
+        config = module.Config(eps)
+        assert codes(module, config=config, table={"eps": eps}, nested={"clip": config}) == expected
 
 
 @pytest.mark.parametrize("name", FIXED)

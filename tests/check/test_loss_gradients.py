@@ -114,6 +114,14 @@ RIGHT = {
     "a value of one and the gradient of another": (
         K3 + f"other = 0.5 * (now - ref) ** 2\nloss = {BONUS} + BETA * (other - other.detach() + kl.detach()).mean()"
     ),
+    "a value of one and the gradient of what is not known": (
+        K3 + "p = self.logits(experience).log_softmax(-1)\nother = (p.exp() * (p - p.mean(-1, keepdim=True))).sum(-1)\n"
+        f"loss = {BONUS} + BETA * (other - other.detach() + kl.detach()).mean()"
+    ),
+    "gradients that a name decides": (
+        "no_grad = torch.enable_grad()\nwith no_grad:\n    kl = 0.5 * (self.chosen(experience) - ref) ** 2\n"
+        f"loss = {BONUS} + BETA * kl.mean()"
+    ),
     "a loss that is shown": K3 + f"loss = {BONUS}\nself.shown = (loss + self.kl_coef * kl).mean().item()",
     "a sum that is shown": K3
     + f"loss = {BONUS}\nshown = loss + self.kl_coef * kl.detach().mean()\nself.shown = shown.item()",

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -58,20 +58,32 @@ def _clips(program: Program, node: Node) -> Iterator[RatioClip]:
     """The clips of a call that are certainly not around 1."""
     update = interpreted_update(program, node)
     if update is not None and update.clips:
-        values = _known_numbers(program, node)
+        values = _known_numbers(program, node, {name for clip in update.clips for name in _names(clip)})
         yield from (clip for clip in update.clips if _is_off_center(clip, values))
     for surrogate in interpreted_surrogates(node):
         values = {f"self.{name}": number for name, number in surrogate.numbers.items()}
         yield from (clip for clip in surrogate.found.clips if _is_off_center(clip, values))
 
 
-def _known_numbers(program: Program, node: Node) -> Mapping[str, float]:
-    """The numbers that a call passes, and those that its role is placed with, as its method names them."""
+def _names(clip: RatioClip) -> set[str]:
+    """The names of numbers in the bounds of a clip."""
+    return {name for bound in (clip.low, clip.high) for name, _ in bound.number.factors}
+
+
+def _known_numbers(program: Program, node: Node, names: Iterable[str]) -> Mapping[str, float]:
+    """The numbers with these names that a call passes, or that its role or a configuration of it is placed with."""
     place = program.placement(node)
     given = None if place is None else (place.args, place.kwargs)
     kept = known_attributes(program.role_class(node.role), given)
-    values = {f"self.{name}": value.value for name, value in kept.items() if isinstance(value, Known)}
-    values |= call_numbers(node)
+    values: dict[str, object] = dict(call_numbers(node))
+    for name in names:
+        root, *parts = re.findall(r"\w+", name)
+        if root == "self" and parts:
+            value: Any = kept.get(parts[0])
+            value = value.value if isinstance(value, Known) else None
+            for part in parts[1:]:
+                value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+            values[name] = value
     return {name: value for name, value in values.items() if isinstance(value, (int, float))}
 
 
@@ -96,7 +108,7 @@ def _is_off_center(clip: RatioClip, values: Mapping[str, float]) -> bool:
 def _is_off_one(clip: RatioClip) -> bool:
     """Whether the bounds of a clip are certainly not around a ratio of 1, whatever the range is."""
     low, high = clip.low.number, clip.high.number
-    names = {name for number in (low, high) for name, _ in number.factors}
+    names = _names(clip)
     if not low.factors or not high.factors:
         return False
     if len(names) > 1:  # from one to the other: both may be the bounds themselves

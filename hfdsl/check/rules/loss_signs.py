@@ -23,7 +23,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.policy_collected import Reversal
+from hfdsl.check.policy_collected import Collected, Reversal
 from hfdsl.check.policy_names import GAIN
 from hfdsl.check.policy_terms import PolicyValue, Quantity
 from hfdsl.check.policy_updates import interpreted_surrogates, interpreted_update
@@ -95,7 +95,7 @@ def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
     """The mistakes in the losses of a method of the user's."""
     update = interpreted_update(program, node)
     if update is not None:
-        yield from _mistakes(update.losses, update.reversals)
+        yield from _mistakes(update.losses, update)
 
 
 # -- losses of hfdsl
@@ -104,13 +104,13 @@ def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
 def _of_options(node: Node) -> Iterator[SignMistake]:
     """The mistakes in the surrogates of the user's losses among the options of an update."""
     for surrogate in interpreted_surrogates(node):
-        yield from _mistakes([surrogate.value], surrogate.found.reversals)
+        yield from _mistakes([surrogate.value], surrogate.found)
 
 
 # -- findings
 
 
-def _mistakes(losses: Iterable[PolicyValue], reversals: Iterable[Reversal]) -> Iterator[SignMistake]:
+def _mistakes(losses: Iterable[PolicyValue], found: Collected) -> Iterator[SignMistake]:
     """The mistakes in the losses of a role: those of its terms only where it raises its advantages."""
     sums = [terms.terms_of(loss) for loss in losses]
     surrogates = {term.sign: term for parts in sums for term in parts if terms.is_surrogate(term)}
@@ -126,16 +126,16 @@ def _mistakes(losses: Iterable[PolicyValue], reversals: Iterable[Reversal]) -> I
     if surrogates.keys() == {1}:
         yield _ascent(surrogates[1])
     elif surrogates.keys() == {-1}:
-        yield from map(_reversal, reversals)
+        yield from map(_reversal, found.reversals)
         for parts in sums:
             if any(map(terms.is_surrogate, parts)):
                 yield from _of_terms(parts)
+                yield from _without_gradient(parts) if not found.values_of_others else ()
 
 
 def _of_terms(parts: frozenset[Quantity]) -> Iterator[SignMistake]:
     """The terms of a loss that are certainly of the wrong sign."""
     signs = {(term.kind, term.sign) for term in parts}
-    yield from _without_gradient(parts)
     for term in parts:
         if term.constant:
             continue
