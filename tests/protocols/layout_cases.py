@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise, product
+from math import prod
 from typing import Any
 
 import torch
@@ -20,9 +21,7 @@ AXIS_SIZES = (1, 2, 3, 4)
 @st.composite
 def meshes(draw: st.DrawFn, most: int = 12) -> Mesh:
     """Meshes of few ranks, in any order of axes, with generation groups."""
-    pp, dp, tp = draw(
-        st.tuples(*[st.sampled_from(AXIS_SIZES)] * 3).filter(lambda sizes: sizes[0] * sizes[1] * sizes[2] <= most)
-    )
+    pp, dp, tp = draw(st.sampled_from([sizes for sizes in product(AXIS_SIZES, repeat=3) if prod(sizes) <= most]))
     gen_pp, gen_tp = (draw(st.sampled_from([n for n in AXIS_SIZES if size % n == 0])) for size in (pp, tp))
     return Mesh(pp=pp, dp=dp, tp=tp, gen_pp=gen_pp, gen_tp=gen_tp, order=tuple(draw(st.permutations(AXES))))
 
