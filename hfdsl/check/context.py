@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
-from hfdsl.check.bindings import Component, components
-from hfdsl.check.demands import Demand, KnownSizes
 from hfdsl.check.findings import Edit, Finding, Fix
-from hfdsl.check.gather import gather, read_together, scope_of_call
 from hfdsl.check.program import Program
-from hfdsl.check.requirements import Scope
+from hfdsl.check.sizes.bindings import Component, components
+from hfdsl.check.sizes.demands import Demand, KnownSizes
+from hfdsl.check.sizes.gather import gather, read_together, scope_of_call
+from hfdsl.check.sizes.requirements import Scope
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature

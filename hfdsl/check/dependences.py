@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from hfdsl.check.bodies import columns_read
+from hfdsl.check.bodies.syntax import columns_read
 from hfdsl.check.program import Program
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Derived, FunctionCall, Graph, Node, Pack, Ref, RoleCall

@@ -34,7 +34,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 from hfdsl.check.findings import Label
-from hfdsl.check.requirements import config_fields
+from hfdsl.check.sizes.requirements import config_fields
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.infer import Inference

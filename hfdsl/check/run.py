@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.context import EVERYTHING, Context, NumberEdits, Tester
 from hfdsl.check.findings import Finding, Label, order
-from hfdsl.check.kept_rows import KeptRows
-from hfdsl.check.multiple_sizes import Rule, check_each_size
 from hfdsl.check.program import Program
 from hfdsl.check.queue_bounds import queue_bounds
 from hfdsl.check.report import Coverage, Report
@@ -115,6 +113,8 @@ from hfdsl.check.rules import (
     wiring,
     zero_spreads,
 )
+from hfdsl.check.sizes.kept_rows import KeptRows
+from hfdsl.check.sizes.multiple_sizes import Rule, check_each_size
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError

@@ -21,13 +21,13 @@ from time import perf_counter
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.check.demands import proportional
-from hfdsl.check.multiple_sizes import refuse_multiple_sizes
 from hfdsl.check.offloads import SharedGpus
 from hfdsl.check.program import Program
 from hfdsl.check.report import CheckError, Report
 from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import build_context, build_report
+from hfdsl.check.sizes.demands import proportional
+from hfdsl.check.sizes.multiple_sizes import refuse_multiple_sizes
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.value_bytes import has_no_rows, value_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfdsl.check.run import build_context
-from hfdsl.check.size_report import DemandReport, DimReport, size_report
+from hfdsl.check.sizes.report import DemandReport, DimReport, size_report
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.output import OK, machine, say, show_json

@@ -155,7 +155,7 @@ def _defines_programs(file: Path) -> bool:
     """Whether a file that imports hfdsl names a dataflow or an experiment, as far as its text shows."""
     import ast
 
-    from hfdsl.check.names import last_name
+    from hfdsl.check.bodies.names import last_name
 
     if not file.is_file():
         raise UsageError(f"there is no file '{file}'{nearest(file.name, python_files(file.parent))}")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
-from hfdsl.check.arithmetic import CallScope, divisibility, limit
-from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.check.repair.search import Search, conflict
 from hfdsl.check.report import Report
-from hfdsl.check.requirements import Scope
+from hfdsl.check.sizes.arithmetic import CallScope, divisibility, limit
+from hfdsl.check.sizes.constraints import Constraint, SizeSet
+from hfdsl.check.sizes.requirements import Scope
 from hfdsl.types.dims import constant, size
 from tests.nightly import examples
 

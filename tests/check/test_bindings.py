@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.check import context
-from hfdsl.check.bindings import components
+from hfdsl.check.sizes.bindings import components
 
 
 class B(hf.Dim): ...

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfdsl.check.role_code import code_of
+from hfdsl.check.bodies.role_code import code_of
 from hfdsl.graph.spans import definition_span
 from tests.check.loading import loaded
 

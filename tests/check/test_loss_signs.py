@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.check.flow_interpretation import FlowInterpretation
+from hfdsl.check.bodies.flow import FlowInterpretation
 from tests.check.loading import loaded
 
 MODULE = """

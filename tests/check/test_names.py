@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hfdsl.check.bodies import callee, definition_of
-from hfdsl.check.names import MISSING, imported_names, local_names, parameter_names, value_of
+from hfdsl.check.bodies.names import MISSING, imported_names, local_names, parameter_names, value_of
+from hfdsl.check.bodies.syntax import callee, definition_of
 from hfdsl.rl import advantages
 
 

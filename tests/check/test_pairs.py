@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, Mul, register
-from hfdsl.check.constraints import Constraint
 from hfdsl.check.repair.search import PairSearch
 from hfdsl.check.report import Report
 from hfdsl.check.run import check
+from hfdsl.check.sizes.constraints import Constraint
 from hfdsl.types.dims import atom_size, constant
 from tests.nightly import examples
 

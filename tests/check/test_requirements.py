@@ -11,7 +11,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.requirements import Scope, config_fields, holds, remainder
+from hfdsl.check.sizes.requirements import Scope, config_fields, holds, remainder
 from hfdsl.types.dims import Answer, atom_size, constant
 
 

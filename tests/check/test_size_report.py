@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Mul, register
-from hfdsl.check.constraints import SizeSet
 from hfdsl.check.run import build_context
-from hfdsl.check.size_report import DimReport, size_report
+from hfdsl.check.sizes.constraints import SizeSet
+from hfdsl.check.sizes.report import DimReport, size_report
 
 
 class B(hf.Dim): ...

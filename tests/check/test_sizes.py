@@ -9,8 +9,8 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, register
-from hfdsl.check.demands import proportional
 from hfdsl.check.repair import trials
+from hfdsl.check.sizes.demands import proportional
 from hfdsl.types.dims import atom_size, constant
 
 

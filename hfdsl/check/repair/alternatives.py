@@ -11,7 +11,7 @@ from typing import Any
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Fix
 from hfdsl.check.repair.suggestions import Suggestion
-from hfdsl.check.requirements import Scope, config_fields, holds
+from hfdsl.check.sizes.requirements import Scope, config_fields, holds
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer

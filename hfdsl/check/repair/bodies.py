@@ -19,16 +19,16 @@ from functools import partial
 from types import FunctionType
 from zlib import crc32
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.role_code import ReadFunction
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix
-from hfdsl.check.kept_attributes import methods_of
 from hfdsl.check.program import Program
 from hfdsl.check.repair.alternatives import with_placements
 from hfdsl.check.repair.edits import apply, operator_span
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import EDITED, rewritten
-from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.sources import call_at, source_text, span_of
 from hfdsl.graph.program import FunctionCall, Node
 from hfdsl.graph.spans import Span, definition_span

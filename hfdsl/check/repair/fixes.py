@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from hfdsl.check.bodies import STATEMENTS, definition_of
+from hfdsl.check.bodies.syntax import STATEMENTS, definition_of
 from hfdsl.check.capacity import has_capacity, shape
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix, in_words
@@ -19,9 +19,9 @@ from hfdsl.check.repair import edits
 from hfdsl.check.repair.alternatives import placing, with_moved_roles, with_placements
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import with_edits
-from hfdsl.check.requirements import Scope, holds, names
 from hfdsl.check.rules.slices import narrower
 from hfdsl.check.rules.tensor_groups import crossings
+from hfdsl.check.sizes.requirements import Scope, holds, names
 from hfdsl.check.sources import argument_span, call_at, source_text, span_of
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots

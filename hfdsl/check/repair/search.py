@@ -8,7 +8,7 @@ from fractions import Fraction
 from heapq import heappop, heappush, merge
 from itertools import islice, takewhile
 
-from hfdsl.check.constraints import Constraint, SizeSet
+from hfdsl.check.sizes.constraints import Constraint, SizeSet
 from hfdsl.types.dims import Dim, constant
 
 MAX_SIZES = 4096  # how many sizes are examined on both sides of the one that is given

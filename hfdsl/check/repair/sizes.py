@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, combinations
 
-from hfdsl.check.constraints import Constraint
 from hfdsl.check.context import Change, Context
-from hfdsl.check.demands import Bound, DemandKey, Divisible, KnownSizes, solvable
 from hfdsl.check.findings import Fix
 from hfdsl.check.repair.search import SUBSTITUTION, PairSearch, Search
 from hfdsl.check.repair.suggestions import Suggestion
+from hfdsl.check.sizes.constraints import Constraint
+from hfdsl.check.sizes.demands import Bound, DemandKey, Divisible, KnownSizes, solvable
 from hfdsl.types.dims import Answer, Dim, constant
 from hfdsl.types.numbers import join_numbers
 

@@ -19,17 +19,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.known_values import Known
+from hfdsl.check.bodies.temperatures import TemperatureInterpretation, Uses, known_attributes
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import sampling_calls, update_lines
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.known_values import Known
-from hfdsl.check.policy_names import LOG_PROB, REFERENCE, TEACHER
-from hfdsl.check.policy_terms import is_surrogate, terms_of
-from hfdsl.check.policy_updates import interpreted_update
+from hfdsl.check.losses.names import LOG_PROB, REFERENCE, TEACHER
+from hfdsl.check.losses.terms import is_surrogate, terms_of
+from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
-from hfdsl.check.temperature_interpretation import TemperatureInterpretation, Uses, known_attributes
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref, RoleCall
 from hfdsl.graph.samples import is_float_column

@@ -12,7 +12,7 @@ from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import MOVE, scope_of, unmet, with_moved_roles, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.requirements import MESH_SIZES, Scope, config_fields, holds, names, numbers, remainder
+from hfdsl.check.sizes.requirements import MESH_SIZES, Scope, config_fields, holds, names, numbers, remainder
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.spans import definition_span

@@ -20,17 +20,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.known_values import Known
+from hfdsl.check.bodies.linear_numbers import Linear
+from hfdsl.check.bodies.temperatures import known_attributes
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.known_values import Known
-from hfdsl.check.linear_numbers import Linear
-from hfdsl.check.policy_collected import RatioClip
-from hfdsl.check.policy_updates import interpreted_surrogates, interpreted_update
+from hfdsl.check.losses.collected import RatioClip
+from hfdsl.check.losses.updates import interpreted_surrogates, interpreted_update
 from hfdsl.check.program import Program, call_numbers
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import source_text
-from hfdsl.check.temperature_interpretation import known_attributes
 from hfdsl.graph.program import Node
 from hfdsl.graph.spans import Span
 

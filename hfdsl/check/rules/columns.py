@@ -24,10 +24,10 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hfdsl.check.bodies import assigned_names, definition_of, is_decorated
+from hfdsl.check.bodies.names import local_names, parameter_names, value_of
+from hfdsl.check.bodies.syntax import assigned_names, definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.names import local_names, parameter_names, value_of
 from hfdsl.check.sources import Function, parameter_span, span_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import PortType, RecordType

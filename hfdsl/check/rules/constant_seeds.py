@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from hfdsl.check.bodies import certain_expressions, is_decorated
+from hfdsl.check.bodies.names import local_names, value_of
+from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of, code_of_function
+from hfdsl.check.bodies.syntax import certain_expressions, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, trains, updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.names import local_names, value_of
-from hfdsl.check.role_code import ReadFunction, RoleCode, code_of, code_of_function
 from hfdsl.check.sources import span_of
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.spans import definition_span

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of

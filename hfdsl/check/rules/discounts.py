@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from hfdsl.check.bodies import callee, certain_expressions, certain_statements, definition_of
+from hfdsl.check.bodies.syntax import callee, certain_expressions, certain_statements, definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, call_numbers

@@ -21,12 +21,12 @@ import ast
 from collections.abc import Iterator, Set
 from typing import Any, Final
 
+from hfdsl.check.bodies.kept_attributes import mentioned
+from hfdsl.check.bodies.optimizers import steps_of
+from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of, is_plain
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.kept_attributes import mentioned
-from hfdsl.check.optimizers import steps_of
 from hfdsl.check.program import PlacedMethod
-from hfdsl.check.role_code import ReadFunction, RoleCode, code_of, is_plain
 from hfdsl.check.sources import span_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.program import Graph, Node

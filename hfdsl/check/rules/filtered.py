@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from math import lcm
 
-from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.check.context import Change, Context
-from hfdsl.check.demands import Divisible, EnoughRows, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.search import MAX_SIZES
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.padding import counted_pad_rows
+from hfdsl.check.sizes.constraints import Constraint, SizeSet
+from hfdsl.check.sizes.demands import Divisible, EnoughRows, at_calls, filtered
 from hfdsl.graph.program import Filter, Node, RoleCall, Take
 from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, at_most, atom_size, constant
 

@@ -9,12 +9,12 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from hfdsl.check.bodies import assigned_names, callee, certain_expressions, certain_statements, definition_of
+from hfdsl.check.bodies.group_tensors import GroupInterpretation, GroupTensor
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.syntax import assigned_names, callee, certain_expressions, certain_statements, definition_of
 from hfdsl.check.constructor_types import annotations_one_by_one
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.group_tensors import GroupInterpretation, GroupTensor
-from hfdsl.check.names import last_name
 from hfdsl.check.sources import Function, argument_span, span_of
 from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature

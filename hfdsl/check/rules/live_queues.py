@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.sizes.demands import filtered
 from hfdsl.deploy.deployment import Placement, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, result_origins

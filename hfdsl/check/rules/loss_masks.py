@@ -19,12 +19,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.policy_collected import Collected
-from hfdsl.check.policy_terms import Quantity, is_everywhere, is_surrogate, terms_of
-from hfdsl.check.policy_updates import interpreted_update
+from hfdsl.check.losses.collected import Collected
+from hfdsl.check.losses.terms import Quantity, is_everywhere, is_surrogate, terms_of
+from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.padded_tokens import MASKS, columns_with_width, is_mask

@@ -9,7 +9,7 @@ Five ways to train in the wrong direction, or without an effect, and without an 
     loss = -surrogate.mean() + 0.04 * kl.detach().mean()          HF946: a KL without effect
 
 A loss is what a method takes gradients of where an optimizer of torch takes the step, or the surrogate of a loss of
-hfdsl's. ``policy_terms.py`` says how its terms change with the log-probs of the policy. A term of both signs may be
+hfdsl's. ``losses/terms.py`` says how its terms change with the log-probs of the policy. A term of both signs may be
 meant, and where a role's numbers have a negative one, a coefficient may be it.
 """
 
@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from hfdsl.check import policy_terms as terms
+from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import update_lines
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.policy_collected import Collected, Reversal
-from hfdsl.check.policy_names import GAIN
-from hfdsl.check.policy_terms import PolicyValue, Quantity
-from hfdsl.check.policy_updates import interpreted_surrogates, interpreted_update
+from hfdsl.check.losses import terms
+from hfdsl.check.losses.collected import Collected, Reversal
+from hfdsl.check.losses.names import GAIN
+from hfdsl.check.losses.terms import PolicyValue, Quantity
+from hfdsl.check.losses.updates import interpreted_surrogates, interpreted_update
 from hfdsl.check.program import Program
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.graph.origins import stored_column

@@ -25,12 +25,12 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Final
 
-from hfdsl.check.bodies import definition_of, is_decorated
+from hfdsl.check.bodies.interpretation import RowGroups, ports_of
+from hfdsl.check.bodies.row_tensors import Mix, RowInterpretation
+from hfdsl.check.bodies.syntax import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.interpretation import RowGroups, ports_of
 from hfdsl.check.program import Program, call_numbers
-from hfdsl.check.row_tensors import Mix, RowInterpretation
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.program import FunctionCall, Node
 from hfdsl.graph.row_steps import RepeatStep

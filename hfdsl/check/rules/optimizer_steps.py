@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from hfdsl.check.bodies import assigned_names
+from hfdsl.check.bodies.kept_attributes import mentioned
+from hfdsl.check.bodies.optimizers import is_step, made_by_torch, optimizer_parameters, steps_of, variable
+from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of
+from hfdsl.check.bodies.syntax import assigned_names
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.kept_attributes import mentioned
-from hfdsl.check.optimizers import is_step, made_by_torch, optimizer_parameters, steps_of, variable
-from hfdsl.check.role_code import ReadFunction, RoleCode, code_of
 from hfdsl.check.sources import span_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.spans import definition_span

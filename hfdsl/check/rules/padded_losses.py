@@ -17,12 +17,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from hfdsl.check.bodies.role_code import code_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.policy_terms import Quantity, is_everywhere, is_surrogate, terms_of
-from hfdsl.check.policy_updates import interpreted_update
+from hfdsl.check.losses.terms import Quantity, is_everywhere, is_surrogate, terms_of
+from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
-from hfdsl.check.role_code import code_of
 from hfdsl.check.rules.padded_tokens import MASKS, columns_with_width, is_mask, samples_full_responses
 from hfdsl.graph.program import Node
 

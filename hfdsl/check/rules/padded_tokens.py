@@ -27,19 +27,10 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, NamedTuple, TypeGuard
 
-from hfdsl.check.bodies import definition_of, is_decorated
-from hfdsl.check.context import Context
-from hfdsl.check.dependences import updates_after
-from hfdsl.check.findings import Finding, Label
-from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, ports_of
-from hfdsl.check.policy_masks import TESTS
-from hfdsl.check.program import Program, signature_of
-from hfdsl.check.row_tensors import ELEMENTWISE, FORMS, dim_numbers
-from hfdsl.check.rules.formulas import bound_arguments, call_name
-from hfdsl.check.rules.mixed_rows import may_get_a_part
-from hfdsl.check.rules.renamed import VOCABULARY
-from hfdsl.check.sources import Function, span_of
-from hfdsl.check.token_tensors import (
+from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, ports_of
+from hfdsl.check.bodies.row_tensors import ELEMENTWISE, FORMS, dim_numbers
+from hfdsl.check.bodies.syntax import definition_of, is_decorated
+from hfdsl.check.bodies.token_tensors import (
     PaddedStatistic,
     PerResponse,
     RepeatedTokens,
@@ -48,6 +39,15 @@ from hfdsl.check.token_tensors import (
     combined,
     zeroed,
 )
+from hfdsl.check.context import Context
+from hfdsl.check.dependences import updates_after
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.losses.masks import TESTS
+from hfdsl.check.program import Program, signature_of
+from hfdsl.check.rules.formulas import bound_arguments, call_name
+from hfdsl.check.rules.mixed_rows import may_get_a_part
+from hfdsl.check.rules.renamed import VOCABULARY
+from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType

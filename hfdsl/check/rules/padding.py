@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfdsl.check.constraints import Constraint
 from hfdsl.check.context import Context
-from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.sizes import in_words, resized, suggested_sizes
 from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.sizes.constraints import Constraint
+from hfdsl.check.sizes.demands import filtered
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType
 from hfdsl.types.batches import schema

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import dims_of, signature_of
-from hfdsl.check.requirements import holds, names
+from hfdsl.check.sizes.requirements import holds, names
 from hfdsl.check.sources import return_span, source_text, tested_for_none
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Constant, Input, Node, Output, Pack, Present, Ref

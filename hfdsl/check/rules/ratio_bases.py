@@ -19,15 +19,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from hfdsl.check.bodies.interpretation import ports_of
+from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import sampling_calls
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.interpretation import ports_of
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.policy_collected import Collected, OwnRatio
-from hfdsl.check.policy_names import LOG_PROB, OTHERS, REFERENCE
-from hfdsl.check.policy_terms import terms_of
-from hfdsl.check.policy_updates import interpreted_update
+from hfdsl.check.losses.collected import Collected, OwnRatio
+from hfdsl.check.losses.names import LOG_PROB, OTHERS, REFERENCE
+from hfdsl.check.losses.terms import terms_of
+from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.role_links import linked_roles, role_links

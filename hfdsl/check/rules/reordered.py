@@ -22,12 +22,12 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hfdsl.check.bodies import definition_of, is_decorated
+from hfdsl.check.bodies.row_tensors import RowInterpretation, RowTensor
+from hfdsl.check.bodies.syntax import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.row_comparison import Meeting, made_name, meetings, read_name
-from hfdsl.check.row_tensors import RowInterpretation, RowTensor
 from hfdsl.check.sources import argument_span, span_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.reads import RowColumn

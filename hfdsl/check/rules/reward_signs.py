@@ -16,14 +16,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import sampling_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.policy_interpretation import PolicyInterpretation
-from hfdsl.check.policy_names import REFERENCE
-from hfdsl.check.policy_terms import Quantity, is_comparison, terms_of
-from hfdsl.check.policy_updates import static_numbers
+from hfdsl.check.losses.interpretation import PolicyInterpretation
+from hfdsl.check.losses.names import REFERENCE
+from hfdsl.check.losses.terms import Quantity, is_comparison, terms_of
+from hfdsl.check.losses.updates import static_numbers
 from hfdsl.check.program import Program
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall

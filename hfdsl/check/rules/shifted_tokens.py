@@ -21,16 +21,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies.flow import FlowInterpretation
+from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.next_tokens import next_token_models
+from hfdsl.check.bodies.role_code import ReadFunction
+from hfdsl.check.bodies.row_tensors import functions
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.flow_interpretation import FlowInterpretation
-from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.next_tokens import next_token_models
 from hfdsl.check.program import Program
-from hfdsl.check.role_code import ReadFunction
-from hfdsl.check.row_tensors import functions
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.samples import is_token_column

@@ -9,14 +9,23 @@ from itertools import chain
 from typing import TypeAlias
 
 from hfdsl.check.context import EVERYTHING, Context
-from hfdsl.check.demands import AlignedRows, Bound, DemandKey, Divisible, Evaluation, Requirement, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.search import conflict
 from hfdsl.check.repair.sizes import constraints_on, in_words, resized, resized_together, suggested_sizes
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.requirements import names
 from hfdsl.check.rules.dims import undetermined_row_dims
+from hfdsl.check.sizes.demands import (
+    AlignedRows,
+    Bound,
+    DemandKey,
+    Divisible,
+    Evaluation,
+    Requirement,
+    at_calls,
+    filtered,
+)
+from hfdsl.check.sizes.requirements import names
 from hfdsl.graph.program import FunctionCall, Node
 from hfdsl.types.dims import Answer, Atom
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod

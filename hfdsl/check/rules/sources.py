@@ -19,10 +19,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from hfdsl.check.context import Context
-from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.sizes.demands import filtered
 from hfdsl.graph.program import Node, Queue
 from hfdsl.types.dims import Size, at_most, atom_size, constant
 

@@ -19,13 +19,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.role_code import ReadFunction, code_of, code_of_function
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.names import last_name
 from hfdsl.check.program import Program
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.role_code import ReadFunction, code_of, code_of_function
 from hfdsl.check.sources import span_of
 from hfdsl.graph.program import FunctionCall, Node, RoleCall
 from hfdsl.graph.spans import Span, definition_span

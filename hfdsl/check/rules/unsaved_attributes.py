@@ -22,9 +22,9 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
+from hfdsl.check.bodies.kept_attributes import KeptChange, kept_changes, mentioned, methods_of, reached
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.kept_attributes import KeptChange, kept_changes, mentioned, methods_of, reached
 from hfdsl.check.sources import span_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.spans import definition_span

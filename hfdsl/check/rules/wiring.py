@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from hfdsl.check.context import Context
-from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label, in_words
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
+from hfdsl.check.sizes.demands import filtered
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.graph.annotations import annotation_text
 from hfdsl.graph.fits import field_misfit, value_text

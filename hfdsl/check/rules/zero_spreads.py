@@ -18,11 +18,11 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from hfdsl.check.bodies import definition_of, is_decorated
+from hfdsl.check.bodies.group_tensors import GroupInterpretation
+from hfdsl.check.bodies.syntax import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.group_tensors import GroupInterpretation
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.program import Filter, Graph, Node
 from hfdsl.graph.spans import definition_span

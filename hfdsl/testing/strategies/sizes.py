@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from hfdsl.check.constraints import SizeSet
 from hfdsl.check.run import build_context
-from hfdsl.check.size_report import size_report
+from hfdsl.check.sizes.constraints import SizeSet
+from hfdsl.check.sizes.report import size_report
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import SizeError
 from hfdsl.graph.dataflow import Dataflow

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.check.context import Context
-from hfdsl.check.demands import Bound, Divisible, Requirement, at_calls, positive
+from hfdsl.check.sizes.constraints import Constraint, SizeSet
+from hfdsl.check.sizes.demands import Bound, Divisible, Requirement, at_calls, positive
 from hfdsl.graph.program import Node
 from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Answer, Dim

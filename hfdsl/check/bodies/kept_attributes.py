@@ -21,9 +21,9 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Final
 
-from hfdsl.check.bodies import definition_of
-from hfdsl.check.names import value_of
-from hfdsl.check.role_code import ReadFunction
+from hfdsl.check.bodies.names import value_of
+from hfdsl.check.bodies.role_code import ReadFunction
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.protocols.worker import Worker
 
 GROWS: Final = frozenset({"add", "append", "appendleft", "extend", "insert"})

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, sizes_of_view
+from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, sizes_of_view
 
 Statistic: TypeAlias = Literal["values", "means", "differences", "deviations", "variances"]
 """What the numbers of a tensor are: those of rows, or computed from all rows of each group."""

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from hfdsl.check.role_code import ReadFunction, code_of
-from hfdsl.check.row_tensors import functions
+from hfdsl.check.bodies.role_code import ReadFunction, code_of
+from hfdsl.check.bodies.row_tensors import functions
 
 DRAWS: Final = functions("Categorical argmax cumsum gumbel_softmax multinomial topk")
 """Functions that choose tokens."""

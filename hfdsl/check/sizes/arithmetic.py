@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hfdsl.check.requirements import Scope, evaluate, parsed
+from hfdsl.check.sizes.requirements import Scope, evaluate, parsed
 from hfdsl.errors import DefinitionError
 from hfdsl.types.dims import Answer, Size, constant
 

@@ -16,9 +16,9 @@ import ast
 from dataclasses import replace
 from typing import Final
 
-from hfdsl.check.interpretation import Operation
-from hfdsl.check.policy_terms import SELECTION, SOME, UNKNOWN_PART, Divisor, PolicyValue, Quantity
-from hfdsl.check.row_tensors import functions
+from hfdsl.check.bodies.interpretation import Operation
+from hfdsl.check.bodies.row_tensors import functions
+from hfdsl.check.losses.terms import SELECTION, SOME, UNKNOWN_PART, Divisor, PolicyValue, Quantity
 
 TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_not logical_or lt ne ones ones_like")
 """Functions whose result may be a mask of tokens."""

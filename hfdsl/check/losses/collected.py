@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from hfdsl.check.linear_numbers import Linear
-from hfdsl.check.policy_terms import PolicyValue
+from hfdsl.check.bodies.linear_numbers import Linear
+from hfdsl.check.losses.terms import PolicyValue
 from hfdsl.graph.spans import Span
 
 

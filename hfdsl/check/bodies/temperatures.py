@@ -21,14 +21,14 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from hfdsl.check.bodies import callee, definition_of
-from hfdsl.check.flow_interpretation import FlowInterpretation
-from hfdsl.check.interpretation import SUBSCRIPT, Operation, RowGroups
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.known_values import Known, applied, computed, constructor_arguments, plain
-from hfdsl.check.names import MISSING, value_of
-from hfdsl.check.role_code import ReadFunction
-from hfdsl.check.row_tensors import functions
+from hfdsl.check.bodies.flow import FlowInterpretation
+from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.known_values import Known, applied, computed, constructor_arguments, plain
+from hfdsl.check.bodies.names import MISSING, value_of
+from hfdsl.check.bodies.role_code import ReadFunction
+from hfdsl.check.bodies.row_tensors import functions
+from hfdsl.check.bodies.syntax import callee, definition_of
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.signatures import PortType
 from hfdsl.graph.spans import Span, definition_span

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from hfdsl.check.bodies import definition_of, is_decorated
-from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, sizes_of_view
+from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, sizes_of_view
+from hfdsl.check.bodies.syntax import definition_of, is_decorated
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType
 from hfdsl.types.columns import ColumnSpec

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, Literal
 
-from hfdsl.check.names import MISSING
-from hfdsl.check.role_code import is_plain
+from hfdsl.check.bodies.names import MISSING
+from hfdsl.check.bodies.role_code import is_plain
 
 ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "add": operator.add,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 
-from hfdsl.check.names import parameter_names
-from hfdsl.check.role_code import ReadFunction, RoleCode
+from hfdsl.check.bodies.names import parameter_names
+from hfdsl.check.bodies.role_code import ReadFunction, RoleCode
 
 
 def steps_of(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Call]]:

@@ -21,8 +21,8 @@ from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
-from hfdsl.check.bodies import definition_of
-from hfdsl.check.names import MISSING, full_name, imported_names, local_names, value_of
+from hfdsl.check.bodies.names import MISSING, full_name, imported_names, local_names, value_of
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.sources import Function
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.protocols.worker import Worker

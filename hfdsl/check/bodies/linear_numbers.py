@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hfdsl.check.bodies import assigned_names
-from hfdsl.check.flow_interpretation import FlowInterpretation
-from hfdsl.check.names import local_names, value_of
+from hfdsl.check.bodies.flow import FlowInterpretation
+from hfdsl.check.bodies.names import local_names, value_of
+from hfdsl.check.bodies.syntax import assigned_names
 
 V = TypeVar("V")
 

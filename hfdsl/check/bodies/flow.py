@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Self, TypeVar
 
-from hfdsl.check.bodies import assigned_names, callee, definition_of, is_partial
-from hfdsl.check.interpretation import Interpretation, RowGroups, ports_of
-from hfdsl.check.names import last_name
-from hfdsl.check.role_code import ReadFunction
+from hfdsl.check.bodies.interpretation import Interpretation, RowGroups, ports_of
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.role_code import ReadFunction
+from hfdsl.check.bodies.syntax import assigned_names, callee, definition_of, is_partial
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
 

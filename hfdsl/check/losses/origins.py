@@ -17,9 +17,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from hfdsl.check.interpretation import Operation
-from hfdsl.check.names import last_name, parameter_names
-from hfdsl.check.policy_terms import PolicyValue, Quantity, with_origin
+from hfdsl.check.bodies.interpretation import Operation
+from hfdsl.check.bodies.names import last_name, parameter_names
+from hfdsl.check.losses.terms import PolicyValue, Quantity, with_origin
 from hfdsl.check.sources import Function
 
 QUIET: Final = frozenset({"append", "backward", "debug", "info", "print", "warning", "zero_grad"})

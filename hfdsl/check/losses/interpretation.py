@@ -13,12 +13,13 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
-from hfdsl.check import policy_terms as terms
-from hfdsl.check.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
-from hfdsl.check.linear_numbers import LinearInterpretation
-from hfdsl.check.names import value_of
-from hfdsl.check.policy_collected import ClipBound, Collected, OwnRatio, RatioClip, Reversal
-from hfdsl.check.policy_functions import (
+from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.bodies.linear_numbers import LinearInterpretation
+from hfdsl.check.bodies.names import value_of
+from hfdsl.check.bodies.role_code import ReadFunction
+from hfdsl.check.losses import terms
+from hfdsl.check.losses.collected import ClipBound, Collected, OwnRatio, RatioClip, Reversal
+from hfdsl.check.losses.functions import (
     BACKWARD,
     CLIPS,
     COUNTS,
@@ -34,10 +35,10 @@ from hfdsl.check.policy_functions import (
     named_result,
     root_of,
 )
-from hfdsl.check.policy_masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
-from hfdsl.check.policy_names import COEFFICIENT, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
-from hfdsl.check.policy_origins import LogProbOrigins
-from hfdsl.check.policy_terms import (
+from hfdsl.check.losses.masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
+from hfdsl.check.losses.names import COEFFICIENT, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
+from hfdsl.check.losses.origins import LogProbOrigins
+from hfdsl.check.losses.terms import (
     POSITIVE,
     UNKNOWN_PART,
     PolicyValue,
@@ -47,7 +48,6 @@ from hfdsl.check.policy_terms import (
     has_kind,
     has_terms,
 )
-from hfdsl.check.role_code import ReadFunction
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import PortType, StaticType

@@ -7,9 +7,11 @@ from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
-from hfdsl.check.arithmetic import CallScope, limit
-from hfdsl.check.constraints import Constraint
-from hfdsl.check.demands import (
+from hfdsl.check.findings import Label
+from hfdsl.check.program import Program, call_numbers, dims_of, pads, quotients_of, row_dims, signature_of
+from hfdsl.check.sizes.arithmetic import CallScope, limit
+from hfdsl.check.sizes.constraints import Constraint
+from hfdsl.check.sizes.demands import (
     AlignedRows,
     Bound,
     Demand,
@@ -20,9 +22,7 @@ from hfdsl.check.demands import (
     dims_of_sizes,
     divisible_by_requirement,
 )
-from hfdsl.check.findings import Label
-from hfdsl.check.program import Program, call_numbers, dims_of, pads, quotients_of, row_dims, signature_of
-from hfdsl.check.requirements import MESH_SIZES, Scope, names, numbers
+from hfdsl.check.sizes.requirements import MESH_SIZES, Scope, names, numbers
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, RoleCall, Take
 from hfdsl.graph.signatures import Signature, StaticType

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Mapping
 from typing import Final
 
-from hfdsl.check import policy_terms as terms
-from hfdsl.check.interpretation import Operation
-from hfdsl.check.names import last_name
-from hfdsl.check.policy_names import ENTROPY, LOG_PROB, OTHERS, REFERENCE
-from hfdsl.check.policy_terms import Base, PolicyValue, Quantity
-from hfdsl.check.row_tensors import functions
+from hfdsl.check.bodies.interpretation import Operation
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.row_tensors import functions
+from hfdsl.check.losses import terms
+from hfdsl.check.losses.names import ENTROPY, LOG_PROB, OTHERS, REFERENCE
+from hfdsl.check.losses.terms import Base, PolicyValue, Quantity
 
 SAME: Final = functions(
     "T bfloat16 bool cat chunk clamp clamp_max clamp_min clip clone contiguous cpu cuda double expand expand_as "

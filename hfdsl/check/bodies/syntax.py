@@ -19,7 +19,7 @@ from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from hfdsl.check.names import imported_names, local_names, parameter_names, value_of
+from hfdsl.check.bodies.names import imported_names, local_names, parameter_names, value_of
 from hfdsl.check.sources import Function, definition_at
 from hfdsl.graph.spans import definition_span
 

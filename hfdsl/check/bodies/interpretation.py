@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from hfdsl.check.bodies import STATEMENTS, assigned_names, callee, certain_statements
-from hfdsl.check.names import local_names, parameter_names, value_of
+from hfdsl.check.bodies.names import local_names, parameter_names, value_of
+from hfdsl.check.bodies.syntax import STATEMENTS, assigned_names, callee, certain_statements
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
 from hfdsl.types.batches import schema

@@ -20,19 +20,19 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from hfdsl.check import policy_terms as terms
-from hfdsl.check.bodies import definition_of
+from hfdsl.check.bodies.interpretation import RowGroups
+from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.optimizers import steps_of
+from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of
+from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.dependences import trains
-from hfdsl.check.interpretation import RowGroups
-from hfdsl.check.kept_attributes import methods_of
-from hfdsl.check.names import last_name
-from hfdsl.check.optimizers import steps_of
-from hfdsl.check.policy_collected import Collected
-from hfdsl.check.policy_interpretation import PolicyInterpretation
-from hfdsl.check.policy_names import COEFFICIENT
-from hfdsl.check.policy_terms import PolicyValue, Quantity, Several
+from hfdsl.check.losses import terms
+from hfdsl.check.losses.collected import Collected
+from hfdsl.check.losses.interpretation import PolicyInterpretation
+from hfdsl.check.losses.names import COEFFICIENT
+from hfdsl.check.losses.terms import PolicyValue, Quantity, Several
 from hfdsl.check.program import Program, call_numbers, signature_of
-from hfdsl.check.role_code import ReadFunction, RoleCode, code_of
 from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 

@@ -47,11 +47,11 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from hfdsl.check.arithmetic import CallScope, divisibility
-from hfdsl.check.constraints import Constraint
 from hfdsl.check.findings import Label
 from hfdsl.check.program import pads
-from hfdsl.check.requirements import Scope, holds, names, verdict
+from hfdsl.check.sizes.arithmetic import CallScope, divisibility
+from hfdsl.check.sizes.constraints import Constraint
+from hfdsl.check.sizes.requirements import Scope, holds, names, verdict
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature
