@@ -47,9 +47,9 @@ def test_the_page_on_the_data_plane_names_every_switch_and_transport() -> None:
 
 FOLDERS = ["check", "plan", "rl/models", "runtime"]
 FOLDERS += [
-    f"{room}/{file.parent.name}"
+    str(file.parent.relative_to(ROOT / "hfdsl"))
     for room in ("check", "runtime")
-    for file in sorted((ROOT / "hfdsl" / room).glob("*/__init__.py"))
+    for file in sorted((ROOT / "hfdsl" / room).glob("*/**/__init__.py"))
 ]
 
 

@@ -15,7 +15,7 @@ from hfdsl import Dispatch, Execute, register
 from hfdsl.check.context import Context
 from hfdsl.check.program import Program
 from hfdsl.check.queue_bounds import queue_bounds
-from hfdsl.check.rules import lags, live_queues, queues
+from hfdsl.check.rules.queues import bounds, lags, live_queues
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
 from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
@@ -91,7 +91,7 @@ def milliseconds(action: Callable[[], object], times: int = 20) -> float:
 def analysis(plan: CompiledPlan) -> None:
     """All proofs of queues, of a program that nothing is known of but its graph and its sizes."""
     context = Context.of(Program(plan.graph, plan.inference, plan.deployment), {B: 8})
-    findings = [*queues.all_rules(context), *live_queues.stages_overlap(context), *lags.all_rules(context)]
+    findings = [*bounds.all_rules(context), *live_queues.stages_overlap(context), *lags.all_rules(context)]
     findings += live_queues.batches_are_filled(context)
     if findings or [bounds.worst for bounds in queue_bounds(context)] != [2] * QUEUES:
         raise RuntimeError(str(findings))

@@ -229,7 +229,7 @@ def require_batches(flow: Dataflow[..., Any], loader: Callable[[], Any], place: 
     Raises:
         CheckError: with HF542, if it gives others.
     """
-    from hfdsl.check.rules.loaders import require_fit
+    from hfdsl.check.rules.placement.loaders import require_fit
 
     require_fit(flow.trace(), loader, place)
 

@@ -24,7 +24,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.offloads import SharedGpus
 from hfdsl.check.program import Program
 from hfdsl.check.report import CheckError, Report
-from hfdsl.check.rules.presence import provided
+from hfdsl.check.rules.dataflow.presence import provided
 from hfdsl.check.run import build_context, build_report
 from hfdsl.check.sizes.demands import proportional
 from hfdsl.check.sizes.multiple_sizes import refuse_multiple_sizes

@@ -9,10 +9,10 @@ from typing import Any
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Severity
 from hfdsl.check.program import Program
-from hfdsl.check.rules.filtered import enough_rows
-from hfdsl.check.rules.presence import certain_columns
-from hfdsl.check.rules.sizes import requirements, row_arithmetic, rows_split_alike
-from hfdsl.check.rules.wiring import mismatches
+from hfdsl.check.rules.dataflow.presence import certain_columns
+from hfdsl.check.rules.dataflow.wiring import mismatches
+from hfdsl.check.rules.rows.filtered import enough_rows
+from hfdsl.check.rules.rows.sizes import requirements, row_arithmetic, rows_split_alike
 from hfdsl.errors import SizeError
 from hfdsl.plan.plan import Plan
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
 
-from hfdsl.check.rules.serialization import unsendable_values
+from hfdsl.check.rules.dataflow.serialization import unsendable_values
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan

@@ -10,7 +10,7 @@ from hfdsl import Dispatch, register
 from hfdsl.check.capacity import shape
 from hfdsl.check.findings import Finding
 from hfdsl.check.report import Report
-from hfdsl.check.rules.resources import _shorter
+from hfdsl.check.rules.placement.resources import _shorter
 from hfdsl.deploy.pools import ResourcePool as Pool
 from tests.check.test_resources import FLOWS, ROWS, Role, Rows, check
 

@@ -10,7 +10,7 @@ import pytest
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.check.findings import Finding
-from hfdsl.check.rules.classes import spelled
+from hfdsl.check.rules.placement.classes import spelled
 
 
 class B(hf.Dim): ...

@@ -9,7 +9,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, i64, register
-from hfdsl.check.rules.driver_load import LIMIT_BYTES
+from hfdsl.check.rules.placement.driver_load import LIMIT_BYTES
 
 
 class B(hf.Dim): ...

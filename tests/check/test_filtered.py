@@ -11,7 +11,7 @@ import hfdsl as hf
 from hfdsl import Add, Dispatch, register
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding
-from hfdsl.check.rules.sizes import row_arithmetic
+from hfdsl.check.rules.rows.sizes import row_arithmetic
 from hfdsl.check.run import build_context
 from hfdsl.check.sizes.demands import Bound
 from hfdsl.types.dims import size

@@ -13,7 +13,7 @@ import torch
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.check.repair.edits import apply
-from hfdsl.check.rules.kl_signs import KL_SIGNS, SIGNS
+from hfdsl.check.rules.learning.kl_signs import KL_SIGNS, SIGNS
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.rl import functions
 from hfdsl.rl.batches import (

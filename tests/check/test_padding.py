@@ -9,7 +9,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.rules.padding import pad_rows_count_for_nothing
+from hfdsl.check.rules.rows.padding import pad_rows_count_for_nothing
 from hfdsl.check.run import build_context
 
 

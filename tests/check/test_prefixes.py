@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.check.rules.prefixes import renamed_by_prefix
+from hfdsl.check.rules.weights.prefixes import renamed_by_prefix
 from hfdsl.protocols.layouts import Parameter
 from tests.check.prelude import B, Engine, Trainer
 from tests.check.test_layouts import plain

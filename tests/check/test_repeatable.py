@@ -16,7 +16,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.rules import repeatable
+from hfdsl.check.rules.dataflow import repeatable
 
 
 class B(hf.Dim): ...

@@ -27,7 +27,7 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl.check.rules.serialization import BOUND, by_value, unsendable
+from hfdsl.check.rules.dataflow.serialization import BOUND, by_value, unsendable
 
 LOCK = threading.Lock()
 

@@ -19,8 +19,8 @@ from hfdsl.check.repair import edits
 from hfdsl.check.repair.alternatives import placing, with_moved_roles, with_placements
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import with_edits
-from hfdsl.check.rules.slices import narrower
-from hfdsl.check.rules.tensor_groups import crossings
+from hfdsl.check.rules.placement.slices import narrower
+from hfdsl.check.rules.placement.tensor_groups import crossings
 from hfdsl.check.sizes.requirements import Scope, holds, names
 from hfdsl.check.sources import argument_span, call_at, source_text, span_of
 from hfdsl.deploy.deployment import Deployment, Placement

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
-from hfdsl.check.rules.call_obstacles import failing_calls
+from hfdsl.check.rules.placement.call_obstacles import failing_calls
 from hfdsl.rl.training.preflight.dataflows import ready_copies
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.changes import SetField

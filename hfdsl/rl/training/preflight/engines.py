@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.gpu_sizes import gpu_sizes
-from hfdsl.check.rules.caches import small_caches
-from hfdsl.check.rules.copied_models import other_model
+from hfdsl.check.rules.placement.caches import small_caches
+from hfdsl.check.rules.weights.copied_models import other_model
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import slot_ranges
 from hfdsl.protocols.role_facts import declared_gpu_bytes

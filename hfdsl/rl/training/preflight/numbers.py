@@ -7,14 +7,20 @@ from typing import Any
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.program import Program
-from hfdsl.check.rules.dropout import WITHOUT, dropped_ratios
-from hfdsl.check.rules.lengths import IDLE_PENALTY, SMALL_UPDATES, idle_penalties, other_divisors
-from hfdsl.check.rules.precision import COST, KL_BIAS, correction, less_precise_references
-from hfdsl.check.rules.references import REFERENCE_COLUMN, updates_without_reference
-from hfdsl.check.rules.references import message as without_reference
-from hfdsl.check.rules.sampling import GREEDY, WHOLE_DISTRIBUTION, equal_responses, other_sizes, truncated_responses
-from hfdsl.check.rules.temperatures import different_temperatures
-from hfdsl.check.rules.unusual import TEMPERATURE, low_temperature, low_temperatures
+from hfdsl.check.rules.learning.dropout import WITHOUT, dropped_ratios
+from hfdsl.check.rules.learning.lengths import IDLE_PENALTY, SMALL_UPDATES, idle_penalties, other_divisors
+from hfdsl.check.rules.learning.precision import COST, KL_BIAS, correction, less_precise_references
+from hfdsl.check.rules.learning.references import REFERENCE_COLUMN, updates_without_reference
+from hfdsl.check.rules.learning.references import message as without_reference
+from hfdsl.check.rules.learning.sampling import (
+    GREEDY,
+    WHOLE_DISTRIBUTION,
+    equal_responses,
+    other_sizes,
+    truncated_responses,
+)
+from hfdsl.check.rules.learning.temperatures import different_temperatures
+from hfdsl.check.rules.learning.unusual import TEMPERATURE, low_temperature, low_temperatures
 from hfdsl.graph.program import Constant, Graph, Pack
 from hfdsl.rl.batches import R
 from hfdsl.rl.training.feeds import SIZES, missing_size, responses_of

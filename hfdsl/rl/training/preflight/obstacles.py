@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from hfdsl.check.findings import Finding
-from hfdsl.check.rules.obstacles import message, obstructed
+from hfdsl.check.rules.placement.obstacles import message, obstructed
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
-from hfdsl.check.rules.learning import FLOAT32, idle_schedule, loses_steps, lost_steps
-from hfdsl.check.rules.unusual import RATE, is_large, large_rate
+from hfdsl.check.rules.learning.unusual import RATE, is_large, large_rate
+from hfdsl.check.rules.learning.updates import FLOAT32, idle_schedule, loses_steps, lost_steps
 from hfdsl.protocols.role_facts import Learning, declared_learning
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import updates_in_step

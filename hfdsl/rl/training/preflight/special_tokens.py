@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
-from hfdsl.check.rules.ends import message
+from hfdsl.check.rules.learning.ends import message
 from hfdsl.rl.training.preflight.architecture import default_tokens
 from hfdsl.rl.training.preflight.folders import facts_of
 from hfdsl.rl.training.preflight.subject import Subject

@@ -1,0 +1,259 @@
+"""Layouts: does every rank that loads weights get what its layout says, from a rank that exports it?
+
+A worked example, a key projection of 8 heads on ``tp=3``::
+
+    class Engine(hf.Worker):
+        @staticmethod
+        def state_parameters() -> dict[str, list[Parameter]]:
+            return {"policy": [Parameter("k_proj.weight", (1024, 4096))]}
+
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=Slices(0, units=8))
+        def load(self, weights: ...) -> None: ...
+
+The rule compares the parameters of both sides (``synced_parameters.py``), then cuts each on both sides (HF734). Where
+the parts tile the parameter on both sides, every rank can get what it needs (``protocols/tilings.py``); else the routes
+between them are proved rank by rank (HF735, HF736; ``protocols/resharding.py``). Where neither side states its
+parameters or where a layout is not known, there is nothing to prove; HF738 says so where a layout is declared and no
+class has the method that states them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeGuard
+
+from hfdsl.check.constructor_types import parameters as constructor_parameters
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.rules.placement.slices import narrower
+from hfdsl.check.rules.weights.exported_parts import parts_of_unknown
+from hfdsl.check.rules.weights.stated_parameters import parameters_are_stated_once
+from hfdsl.check.rules.weights.sync_findings import other_count, side_labels, sync_finding
+from hfdsl.check.rules.weights.synced_parameters import dtypes_agree, names_agree, shapes_agree
+from hfdsl.check.rules.weights.unused_layouts import unmatched_parts, unused_layouts
+from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
+from hfdsl.errors import HfError
+from hfdsl.protocols.cuts import Cut
+from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.resharding import Flaw, alike, flaws, routes
+from hfdsl.protocols.role_facts import sliced_sizes
+from hfdsl.protocols.tilings import tiles
+from hfdsl.types.numbers import divisors
+
+TENSOR_AXES: Final = frozenset({"tp", "gen_tp"})
+"""The axes whose ranks compute with the slices that they hold."""
+
+
+def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
+    """HF730 to HF739: the parameters and layouts of both sides of each sync fit each other."""
+    for sync in weight_syncs(context.program.graph, context.program.deployment):
+        if misstated := list(parameters_are_stated_once(sync)):
+            yield from misstated
+            continue
+        layouts = dict[str, Layout]()
+        for side in (sync.source, sync.target):
+            layout = _layout(side)
+            if isinstance(layout, Finding):
+                yield layout
+            elif layout is not None:
+                layouts[side.effect.kind] = layout
+        if not parts_of_unknown(sync):
+            yield from unused_layouts(sync, layouts)
+        if len(layouts) == 2:
+            yield from _sync(context, sync, layouts["exports"], layouts["loads"])
+
+
+def _layout(side: SyncSide) -> Layout | Finding | None:
+    """The layout of a side, or HF739 if its function raises for arguments that its constructor takes."""
+    try:
+        role: type = side.placement.role
+        constructor_parameters(role).bind(*side.placement.args, **side.placement.kwargs)
+    except TypeError:
+        return None  # HF516
+    try:
+        return side.layout()
+    except HfError as error:
+        problem, code = error.message, error.code if error.code == "HF734" else "HF739"
+    except Exception as error:  # noqa: BLE001  # a function of the user's
+        problem, code = f"the layout of '{side.node.label}' raises {type(error).__name__}: {error}", "HF739"
+    return Finding(
+        code,
+        problem,
+        Label(side.node.op.signature.span, f"declares it on {side.placement.mesh}"),  # type: ignore[union-attr]  # a call
+        (Label(side.placement.span, f"'{side.role}' is placed here"),),
+    )
+
+
+def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
+    pairs = list(sync.pairs(source, target))
+    if sync.source.parameters and sync.target.parameters:
+        yield from names_agree(sync, pairs, source, target)
+        unequal = [*shapes_agree(sync, pairs), *dtypes_agree(sync, pairs)]
+        yield from unequal
+        if unequal:
+            return
+    parameters = [parameter for _, parameter in pairs]
+    groups = _alike(sync, parameters, source, target)
+    representatives = [group[0] for group in groups] if groups else parameters
+    layouts = {"exports": source, "loads": target}
+    uncut: dict[str, tuple[str, str]] = {
+        side.effect.kind: problem
+        for side in (sync.source, sync.target)
+        if (problem := _problem(layouts[side.effect.kind], representatives, side.placement.mesh)) is not None
+    }
+    yield from _uncut(context, sync, uncut)
+    if not uncut:
+        yield from unmatched_parts(sync, source, target)
+    if groups and not uncut and sync.declared:
+        yield from _fused(sync, representatives, source, target)
+        yield from _cut_heads(sync, representatives, source, target)
+        yield from _unproved(sync, groups, source, target)
+
+
+# -- cuts --------------------------------------------------------------------------------------------------------------
+
+
+def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
+    """HF734: a parameter that a side cannot cut so on its mesh; the problem of each side that has one."""
+    for side in (sync.source, sync.target):
+        place, problem = side.placement, problems.get(side.effect.kind)
+        if problem is None or _reported(side):
+            continue
+        code, message = problem
+        finding = Finding(
+            code,
+            f"'{side.node.label}' on {place.mesh}: {message}",
+            Label(place.span, f"'{side.role}' has {place.mesh}"),
+            side_labels(sync),
+        )
+        nearby = sorted(divisors(place.pool.world_size), key=lambda size: abs(size - place.mesh.tp))
+        yield with_suggestions(context, finding, narrower(context, {side.role: place}, nearby))
+
+
+def _reported(side: SyncSide) -> bool:
+    """Whether HF813 says it."""
+    sizes = sliced_sizes(side.placement.role, side.placement.args, side.placement.kwargs)
+    return any(size % side.placement.mesh.tp for size in sizes.values())
+
+
+def _problem(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> tuple[str, str] | None:
+    """The code and words of the first parameter that cannot be cut."""
+    for parameter in parameters:
+        try:
+            if not tiles(layout, parameter, mesh):
+                holdings(layout, parameter, mesh)
+        except HfError as error:
+            return error.code, error.message
+        except Exception as error:  # noqa: BLE001  # a layout of the user's
+            return "HF739", f"its layout raises {type(error).__name__} for {parameter.name!r}: {error}"
+    return None
+
+
+def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
+    """HF737: one side declares the matrices fused in a parameter, and the other cuts it differently."""
+    if not isinstance(source, StandardLayout) or not isinstance(target, StandardLayout):
+        return
+    for parameter in parameters:
+        sides = [
+            {cut.dim: _matrices(cut) for cut in reversed(layout.cuts(parameter, mesh)) if _knows_matrices(cut, mesh)}
+            for layout, mesh in ((source, sync.source.placement.mesh), (target, sync.target.placement.mesh))
+        ]
+        for dim in sides[0].keys() & sides[1].keys():
+            if sides[0][dim] != sides[1][dim]:
+                yield sync_finding(
+                    sync,
+                    "HF737",
+                    f"dim {dim} of {parameter.name!r} {parameter.shape} is {sides[0][dim]} where "
+                    f"'{sync.source.role}' exports it, and {sides[1][dim]} where '{sync.target.role}' loads it",
+                )
+                return
+
+
+def _cut_heads(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
+    """HF737: one side states the heads of a parameter, and the other one slices it without, within a head."""
+    if not isinstance(source, StandardLayout) or not isinstance(target, StandardLayout):
+        return
+    sides = (sync.source, source), (sync.target, target)
+    for parameter in parameters:
+        for (stating, layout), (cutting, other_layout) in (sides, sides[::-1]):
+            heads = {cut.dim: cut for cut in layout.cuts(parameter, stating.placement.mesh) if isinstance(cut, Slices)}
+            for cut in other_layout.cuts(parameter, cutting.placement.mesh):
+                if not isinstance(cut, Slices) or cut.units is not None or cut.dim not in heads or cut.padding > 1:
+                    continue
+                if not TENSOR_AXES.issuperset(cut.axes):
+                    continue  # it stores a slice, and computes with all of them
+                width = _head_width(heads[cut.dim], parameter)
+                share = parameter.shape[cut.dim] // cut.parts(cutting.placement.mesh)
+                if not cut.blocks and width and share % width:
+                    count = parameter.shape[cut.dim] // width
+                    yield sync_finding(
+                        sync,
+                        "HF737",
+                        f"dim {cut.dim} of {parameter.name!r} {parameter.shape} has {count} heads of {width} where "
+                        f"'{stating.role}' has it, and '{cutting.role}' slices it into parts of {share}",
+                        notes=(f"state the heads on both sides, as Slices({cut.dim}, units={count}) does",),
+                    )
+                    return
+
+
+def _head_width(cut: Slices, parameter: Parameter) -> int | None:
+    """The elements of a head, if a layout states the heads of a whole dim."""
+    size, heads = parameter.shape[cut.dim], cut.units
+    return size // heads if isinstance(heads, int) and not cut.blocks and size % heads == 0 else None
+
+
+def _knows_matrices(cut: Cut, mesh: Mesh) -> TypeGuard[Slices]:
+    """Whether a cut says what is fused, or gives ranks parts with which they compute: these cannot be of a mixture."""
+    computes = isinstance(cut, Slices) and cut.parts(mesh) > 1 and TENSOR_AXES.issuperset(cut.axes)
+    return isinstance(cut, Slices) and bool(cut.blocks or cut.interleaved or computes)
+
+
+def _matrices(cut: Slices) -> str:
+    """The matrices of a dim, as a slice cuts them."""
+    if cut.blocks:
+        return f"fused from matrices of {cut.blocks}"
+    return f"fused in groups of {cut.interleaved}" if cut.interleaved else "cut as one matrix"
+
+
+def _alike(
+    sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout
+) -> tuple[tuple[Parameter, ...], ...]:
+    """The parameters in groups with equal cuts; none if a layout cannot cut one of them."""
+    try:
+        return alike(parameters, source, sync.source.placement.mesh, target, sync.target.placement.mesh)
+    except Exception:  # noqa: BLE001  # ``_uncut`` finds which
+        return ()
+
+
+def _unproved(
+    sync: WeightSync, groups: Sequence[tuple[Parameter, ...]], source: Layout, target: Layout
+) -> Iterator[Finding]:
+    """HF735, HF736: the proof of a route fails; one finding for each code and side."""
+    meshes = sync.source.placement.mesh, sync.target.placement.mesh
+    failures = dict[tuple[str, str], list[tuple[Flaw, int]]]()
+    doubtful = [
+        parameter
+        for group in groups
+        if not (tiles(source, group[0], meshes[0]) and tiles(target, group[0], meshes[1]))
+        for parameter in group
+    ]
+    for route in routes(doubtful, source, meshes[0], target, meshes[1]):
+        for kind, flaw in {(flaw.code, flaw.side): flaw for flaw in reversed(list(flaws(route)))}.items():
+            failures.setdefault(kind, []).append((flaw, len(route.parameters)))
+    for flawed in failures.values():
+        flaw, _ = flawed[0]
+        side, mesh = (sync.source, meshes[0]) if flaw.side == "source" else (sync.target, meshes[1])
+        count = sum(count for _, count in flawed)
+        yield sync_finding(sync, flaw.code, f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{other_count(count)}")
+
+
+def _place(flaw: Flaw, mesh: Mesh) -> str:
+    """The first rank of a flaw with its coordinates, and how many others there are."""
+    first = next(iter(flaw.ranks), None)
+    if first is None:
+        return f" on {mesh}"
+    more = f" and {len(flaw.ranks) - 1} more" if len(flaw.ranks) > 1 else ""
+    return f", rank {first} ({mesh.coordinates(first)}){more}"
