@@ -14,6 +14,7 @@ from hfdsl.errors import ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
+from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.inputs import check_is_plan, step_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
@@ -120,6 +121,11 @@ class Running:
     def decides(self) -> bool:
         """Whether a queue decides during the run which groups an update gets."""
         return decides(self.plan)
+
+    @property
+    def decides_by_time(self) -> bool:
+        """Whether another run may make other decisions: a queue decides, and calls take the time that they take."""
+        return self.decides and isinstance(self._runner.backend, PollingBackend)
 
     @property
     def queues(self) -> tuple[QueueState, ...]:

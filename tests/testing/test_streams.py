@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.errors import DefinitionError, RoleError
+from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.running import Running
 from hfdsl.testing import BrokenQueueError, check_stream
 from tests.nightly import examples
@@ -28,6 +30,7 @@ from tests.runtime.queue_programs import (
     one_pool,
     rows,
 )
+from tests.runtime.timed_backend import TimedBackend
 
 
 def launcher(dataflow: Any, place: Callable[[], hf.Deployment] = deployment, size: int = 4) -> Callable[[], Running]:
@@ -118,6 +121,39 @@ def test_what_only_late_groups_show_is_found_with_seconds() -> None:
     check(OneVersion, None)
     with pytest.raises(RoleError, match="rows of several versions"):
         check(OneVersion, slow)
+
+
+def timed_launcher(late: Late) -> Callable[[], Running]:
+    """A program on processes whose second rank is slow in the first launch."""
+    plan = stage_programs.deciding.given(late=late).compile(
+        stage_programs.stage_deployment(), dims={stage_programs.B: 4}
+    )
+    launches = count()
+
+    def launch() -> Running:
+        seconds = {
+            "engine.generate": stage_programs.GivenSeconds([[1, 9 if next(launches) == 0 else 1]]),
+            "actor.update": stage_programs.GivenSeconds([[1]]),
+        }
+        return plan.launch(lambda plan, seed, **_: TimedBackend(plan, seed, seconds), seed=7)
+
+    return launch
+
+
+@pytest.mark.parametrize("late", ["drop", "refill"])
+def test_a_run_that_decides_by_time_keeps_the_laws_through_interruptions(late: Late) -> None:
+    launch, queued = timed_launcher(late), list[list[int]]()
+    for _ in range(2):
+        with launch() as running:
+            queued.append([len(running.queues[0].groups) for _ in running.stream(stage_programs.prompts(8, 4))])
+    assert queued[0] != queued[1], "they decide differently"
+    check_stream(timed_launcher(late), stage_programs.prompts(8, 4), tries=4)
+
+
+def test_a_run_that_decides_by_time_and_forgets_its_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Running, "load", lambda running, folder: None)
+    with pytest.raises(BrokenQueueError, match=r"a run with .*'save' at .*:\ngroup 0 was dispatched twice"):
+        check_stream(timed_launcher("drop"), stage_programs.prompts(8, 4), interruptions=["save"])
 
 
 @pytest.mark.parametrize(
