@@ -94,8 +94,8 @@ def throughput(
     without an ``engine_utilization`` its engine.
 
     Raises:
-        ValueError: for a plan without queues, whose steps are one after another, or with batches of several steps.
-        WiringError: HF202 for a call that the plan does not have, or a number that is no duration or utilization.
+        WiringError: HF992 for a plan without queues, whose steps are one after another, or with batches of several
+            steps; HF202 for a call that the plan does not have, or a number that is no duration or utilization.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -119,9 +119,10 @@ def throughput(
     60.0
     """
     if not plan.split.queues:
-        raise ValueError(f"'{plan.name}' has no queues, so its steps run one after another")
+        raise WiringError("HF992", f"throughput: '{plan.name}' has no queues, so its steps run one after another")
     if out_of_step(plan):
-        raise ValueError(f"a batch of a queue of '{plan.name}' is not what a step puts in, so stages have no rounds")
+        queue = "a batch of a queue is not what a step puts in, so stages have no rounds"
+        raise WiringError("HF992", f"throughput of '{plan.name}': {queue}; running.stream(seconds=) simulates it")
     _check_calls(plan, "seconds", seconds, math.inf)
     _check_calls(plan, "utilization", utilization or {}, 1)
     _check_calls(plan, "engine_utilization", engine_utilization or {}, 1)

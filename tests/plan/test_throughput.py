@@ -150,13 +150,13 @@ def test_functions_behind_a_queue_run_where_its_reader_does() -> None:
 
 
 def test_a_plan_without_queues_has_no_cycles() -> None:
-    with pytest.raises(ValueError, match="one after another"):
+    with pytest.raises(WiringError, match=r"HF992: .* one after another"):
         throughput(with_lag(plan_of("grpo"), None), {})
 
 
 def test_batches_of_several_steps_have_no_rounds() -> None:
     for program in (deciding.given(rows=8), sampling.given(late="drop", drops=1)):
-        with pytest.raises(ValueError, match="is not what a step puts in"):
+        with pytest.raises(WiringError, match=r"HF992: .* is not what a step puts in"):
             throughput(program.compile(stage_deployment(), dims={stage_programs.B: 4}), {})
     whole = deciding.given(rows=4).compile(stage_deployment(), dims={stage_programs.B: 4})
     assert throughput(whole, {"engine.generate": 3.0}).seconds == 3.0
