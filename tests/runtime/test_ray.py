@@ -230,6 +230,16 @@ def test_a_wrong_result_is_reported(ray_cluster: Any, fault: str, message: str) 
     assert message in str(error.value)
 
 
+@pytest.mark.nightly
+def test_an_error_of_several_ranks_is_printed_once() -> None:
+    """Ray prints the error of every result that nobody looks at."""
+    disciplines = ["drop"] * 4  # it depends on when each rank raises
+    program = [sys.executable, "-m", "tests.runtime.failing_programs", *disciplines]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=200, check=True)
+    assert ended.stdout.count("HF806: 'actor.update' raised on rank") == len(disciplines)
+    assert "Unhandled error" not in ended.stderr
+
+
 def test_a_constructor_that_raises_is_reported_and_leaves_nothing(ray_cluster: Any) -> None:
     plan = p.fails.compile(faulty("constructor"), {p.B: 4, p.P: 2, p.R: 3})
     with releases_everything(ray_cluster), pytest.raises(RoleError) as failure:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -60,7 +62,9 @@ class RayBackend(RayGroups):
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
         self._payload_class = payload_class(plan)
         self._order = CallOrder()
-        self._pending: list[Any] = []  # the acknowledgments of calls that have not been looked at
+        self._pending: dict[
+            Any, Sequence[Any]
+        ] = {}  # by acknowledgment that has not been looked at, the call's payloads
         self._sends: list[Any] = []  # calls that send to readers, and have not been seen to end
         self._acknowledged: dict[Any, list[Any]] = {}  # those that have arrived, by handle
         self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
@@ -104,7 +108,10 @@ class RayBackend(RayGroups):
         ]
         acknowledgments = [acknowledgment for acknowledgment, _ in handles]
         self._calls.submitted(submission, acknowledgments)
-        self._pending += acknowledgments
+        self._pending |= {
+            acknowledgment: [payload for payload in payloads if isinstance(payload, ray.ObjectRef)]
+            for acknowledgment, payloads in handles
+        }
         return handles
 
     def _call_rank(self, submission: Submission, index: int, worker: Any) -> tuple[Any, Sequence[Any]]:
@@ -214,7 +221,7 @@ class RayBackend(RayGroups):
                 self._acknowledged |= {handle: handle.value for handle in remote if handle.value is not None}
         arrived = sum(handle in self._acknowledged for handle in acknowledgments)
         self._calls.check_step(len(acknowledgments), arrived, "parts of the step")
-        self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
+        self._drop_acknowledged()
         self._order.ended(self._acknowledged)
         return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
@@ -254,7 +261,7 @@ class RayBackend(RayGroups):
                 for call in ready:
                     del running[call]
                 self._begin_deadline()
-        self._pending = [handle for handle in self._pending if handle not in self._acknowledged]
+        self._drop_acknowledged()
         self._order.ended(ended)
         return ended
 
@@ -299,9 +306,10 @@ class RayBackend(RayGroups):
             # The rank that makes a value may wait for one that has failed: look at what has ended.
             if self._pending:
                 with self._calls.naming_losses():
-                    ended, pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
+                    ended, _ = ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
                     fetch(ended)
-                self._pending = pending
+                for acknowledgment in ended:
+                    del self._pending[acknowledgment]
 
     def _fetched(self, handles: Sequence[Any]) -> list[Any]:
         """Fetch acknowledgments and payloads within the interval at which ``get`` checks for failures."""
@@ -315,6 +323,20 @@ class RayBackend(RayGroups):
         if self._sends:
             ended, self._sends = ray.wait(self._sends, num_returns=len(self._sends), timeout=0, fetch_local=False)
             fetch(ended)
+
+    def _drop_acknowledged(self) -> None:
+        for acknowledgment in self._pending.keys() & self._acknowledged.keys():
+            del self._pending[acknowledgment]
+
+    def close(self) -> None:
+        """End the processes, and release what they use.
+
+        Of calls that fail besides the one whose error ends the run, Ray would print each result as unhandled.
+        """
+        if ray.is_initialized():
+            for acknowledgment, payloads in self._pending.items():
+                acknowledgment.future().add_done_callback(partial(_handle_failure, payloads))
+        super().close()
 
     def _forget_calls(self) -> None:
         self._order.clear()
@@ -332,6 +354,13 @@ class RayBackend(RayGroups):
             yield self._sent_table[1]
         if self._calls.relays is not None:
             yield from self._calls.relays.references()
+
+
+def _handle_failure(payloads: Sequence[Any], ended: Future[Any]) -> None:
+    """Look at the payloads of a call that has failed: they have its error."""
+    if ended.exception() is not None:
+        for payload in payloads:
+            payload.future()
 
 
 def _content(handle: Any, values: Mapping[Any, Any]) -> Any:
