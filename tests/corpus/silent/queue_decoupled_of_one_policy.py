@@ -1,0 +1,44 @@
+"""A decoupled loss gets log-probs of the current policy for both: the weight that corrects for the lag is 1."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from tests.corpus.advantages import gained
+from tests.corpus.policies import Engine, Policy, ProximalExperience
+from tests.corpus.vocabulary import ActorMetrics, Advantages, B, P, PolicyConfig, Prompts, R, Reward, Scored
+
+
+class Decoupled(Policy):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.corrects("policy", lag=8)
+    @hf.writes("policy", ratio="proximal")
+    def learn_decoupled(self, experience: ProximalExperience) -> ActorMetrics:
+        proximal, gains = experience.proximal.tensor, experience.advantages.tensor
+        weight = (proximal - experience.log_probs.tensor).exp().clamp(max=2.0)
+        ratio = (self.chosen(experience.ids.tensor) - proximal).exp()
+        return self.update(experience, Advantages(advantages=weight * ratio * gains))
+
+
+@hf.dataflow
+def program(prompts: Prompts, policy: Decoupled, engine: Engine, reward: Reward) -> ActorMetrics:
+    rollout = engine.sample(prompts)
+    batch = hf.queue(hf.merge(Scored, rollout, reward.score(rollout)), lag=4, late="wait")
+    now = policy.log_probs(batch)
+    experience = ProximalExperience(
+        ids=batch.ids,
+        response_mask=batch.response_mask,
+        log_probs=now.log_probs,
+        proximal=now.log_probs,
+        advantages=gained(batch, batch).advantages,
+    )
+    metrics = policy.learn_decoupled(experience)  # <- HF750
+    hf.sync(policy, engine)
+    return metrics
+
+
+train, serve, config = hf.ResourcePool([4]), hf.ResourcePool([2]), PolicyConfig()
+places = hf.Deployment(
+    policy=hf.place(Decoupled, config, pool=train),
+    engine=hf.place(Engine, config, pool=serve),
+    reward=hf.place(Reward, pool=serve),
+)
+experiment = hf.Experiment(program, places, dims={B: 64, P: 512, R: 4})
