@@ -97,6 +97,15 @@ RIGHT = {
     "a distribution": LOGITS
     + "log_probs = torch.distributions.Categorical(logits=logits[:, :-1]).log_prob(ids[:, 1:])",
     "padded": LOGITS + "log_probs = F.pad(selected(logits[:, :-1], ids[:, 1:]), (1, 0))",
+    "of rows": LOGITS + "rows = []\nfor numbers, row in zip(logits, ids):\n    total = row.size(0)\n"
+    "    rows.append(selected(numbers[total - n - 1 : total - 1], row[-n:]))\nlog_probs = torch.stack(rows)",
+    "of rows, by two dims": LOGITS + "rows = []\nfor numbers, row in zip(logits, ids):\n"
+    "    rows.append(selected(numbers[:-1, :], row[1:]))\nlog_probs = torch.stack(rows)",
+    "of one row at a time": "rows = []\nfor row in ids.split(1):\n    numbers = self.model(row).logits.squeeze(0)\n"
+    "    rows.append(selected(numbers[:-1], row.squeeze(0)[1:]))\nlog_probs = torch.stack(rows)",
+    "positions first": LOGITS + "log_probs = selected(logits.transpose(0, 1)[:-1], ids.transpose(0, 1)[1:]).t()",
+    "positions last": LOGITS
+    + "log_probs = -F.cross_entropy(logits.transpose(1, 2)[:, :, :-1], ids[:, 1:], reduction='none')",
     "positions by hand": LOGITS
     + "at = torch.arange(ids.shape[1] - 1)\nlog_probs = selected(logits[:, at], ids[:, at + 1])",
 }

@@ -19,7 +19,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
@@ -40,9 +40,12 @@ from hfdsl.types.columns import ColumnSpec
 
 SAME: Final = functions(
     "bfloat16 clone contiguous cpu cuda detach double expand flatten float half int long log_softmax permute reshape "
-    "softmax squeeze to transpose type unsqueeze view log"
+    "softmax squeeze t to transpose type unsqueeze view log"
 )
 """Functions after which numbers are of the same tokens."""
+
+MOVES: Final = functions("flatten permute reshape squeeze t transpose view")
+"""Functions after which the positions of tokens may be another dim."""
 
 FILLS: Final = functions("masked_fill where")
 """Functions that replace some tokens."""
@@ -53,11 +56,16 @@ PICKS: Final = functions("cross_entropy gather log_prob nll_loss take_along_dim"
 
 @dataclass(frozen=True, slots=True)
 class TokenPositions:
-    """Tokens of a column, or the logits after each of them; the last ``-end`` are cut off."""
+    """Tokens of a column, or the logits after each of them; the last ``-end`` are cut off.
+
+    ``layout`` says whether they are in a list of parts with several rows each, or ``moved``: their positions are then
+    in a dim that is not known.
+    """
 
     column: str
     end: int = 0
     is_filled: bool = False
+    layout: Literal["", "parts", "moved"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,12 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         """The value at a position of a tuple."""
         return value[position] if isinstance(value, tuple) and position < len(value) else None
 
+    def of_element(self, value: AlignedValue) -> AlignedValue:
+        """What a loop takes from tokens or logits: a row, or a part with several rows."""
+        if not isinstance(value, (TokenPositions, Logits)):
+            return value
+        return _laid_out(value, "" if _tokens(value).layout == "parts" else "moved")
+
     def of_column(self, spec: ColumnSpec, path: str) -> AlignedValue:
         """Tokens of each row."""
         return TokenPositions(path) if is_token_column(spec) and len(spec.dims) == 2 else None
@@ -190,10 +204,15 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
             return replace(source, is_filled=True)
         if function == SUBSCRIPT and isinstance(source, (TokenPositions, Logits)):
             return _cut(source, operation.positional[0])
+        if not isinstance(source, (TokenPositions, Logits)):
+            return None
+        is_moved = _tokens(source).layout == "moved" or function in MOVES
         if function in ("chunk", "split") and len(operation.others) == 1:
-            return source if isinstance(source, (TokenPositions, Logits)) else None  # along the rows
+            return _laid_out(source, "moved" if is_moved else "parts")  # along the rows
         is_scaled = isinstance(source, Logits) and function in OPERATORS.values()
-        return source if isinstance(source, (TokenPositions, Logits)) and (function in SAME or is_scaled) else None
+        if function not in SAME and not is_scaled:
+            return None
+        return _laid_out(source, "moved") if is_moved else source
 
     def pick(self, operation: Operation[AlignedValue], logits: Logits) -> None:
         """Compare the tokens that pick numbers of logits with those after which they come."""
@@ -216,9 +235,22 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         return values[-1] if values and all(isinstance(value, TokenPositions) for value in values) else None
 
 
+def _tokens(source: TokenPositions | Logits) -> TokenPositions:
+    return source if isinstance(source, TokenPositions) else source.tokens
+
+
+def _laid_out(source: TokenPositions | Logits, layout: Literal["", "parts", "moved"]) -> TokenPositions | Logits:
+    tokens = replace(_tokens(source), layout=layout)
+    return tokens if isinstance(source, TokenPositions) else Logits(tokens)
+
+
 def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | Logits | None:
     """Some tokens of all rows, or their logits; None if it is not certain where they end."""
-    tokens = source if isinstance(source, TokenPositions) else source.tokens
+    tokens = _tokens(source)
+    if tokens.layout == "moved":
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        keeps_ends = all(isinstance(part, (ast.Constant, ast.Slice)) and _is_open(part) for part in parts)
+        return source if keeps_ends else None
     match index:
         case ast.Slice():
             return source
@@ -238,3 +270,8 @@ def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | L
             cut = replace(tokens, end=tokens.end - count)
             return cut if isinstance(source, TokenPositions) else Logits(cut)
     return None
+
+
+def _is_open(part: ast.Constant | ast.Slice) -> bool:
+    """Whether a part of an index goes up to the end of its dim, or adds one."""
+    return part.upper is None and part.step is None if isinstance(part, ast.Slice) else part.value in (None, ...)
