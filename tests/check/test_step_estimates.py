@@ -82,6 +82,12 @@ RIGHT = {
     " + gamma * lam * last\n    out[:, -i] = last",
     "flipped": "deltas = (r + gamma * next_values - v).flip(1)\nfor t in range(steps):\n"
     "    last = deltas[:, t] + gamma * lam * last\n    out[:, t] = last\nout = out.flip(1)",
+    **{
+        f"by falling indices, {falling}": f"falling = {falling}\ndeltas = (r + gamma * next_values - v)[:, falling]\n"
+        "for t in range(steps):\n    last = deltas[:, t] + gamma * lam * last\n    out[:, t] = last\n"
+        "out = out[:, falling]"
+        for falling in ("list(range(steps - 1, -1, -1))", "steps - 1 - torch.arange(steps)")
+    },
     "in a list that is turned": "advantages = []\nfor t in range(steps - 1, -1, -1):\n"
     + DELTA
     + "    last = delta + gamma * lam * last\n    advantages.append(last)\nout = torch.stack(advantages[::-1], 1)",

@@ -119,9 +119,21 @@ def _forwards(function: ReadFunction) -> Iterator[EstimateMistake]:
 
 
 def _turns_steps(function: ReadFunction) -> bool:
-    """Whether code may turn the order of steps around."""
-    slices = (node for node in ast.walk(function.definition) if isinstance(node, ast.Slice))
-    return not TURNS.isdisjoint(function.names) or any(part.step is not None for part in slices)
+    """Whether code may turn the order of steps around: by a function, a slice with a step, or indices that fall."""
+    nodes = [*ast.walk(function.definition)]
+    loops = {node.iter for node in nodes if isinstance(node, ast.For)}
+    has_steps = any(isinstance(node, ast.Slice) and node.step is not None for node in nodes)
+    return not TURNS.isdisjoint(function.names) or has_steps or any(_falls(node) for node in nodes if node not in loops)
+
+
+def _falls(node: ast.AST) -> bool:
+    """Whether an expression gives falling indices: ``arange(9, -1, -1)``, ``range(9, -1, -1)``, ``9 - arange(10)``."""
+    match node:
+        case ast.Call(function, [_, _, ast.UnaryOp(ast.USub())]):
+            return last_name(function) in ("arange", "range")
+        case ast.BinOp(_, ast.Sub(), ast.Call(function)):
+            return last_name(function) == "arange"
+    return False
 
 
 def _running_sums(statements: Sequence[ast.AST]) -> Iterator[str]:
