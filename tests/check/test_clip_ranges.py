@@ -66,6 +66,7 @@ RIGHT = {
     ),
 }
 OTHER = {
+    "ratios to look at": "held = ratio\nwith torch.no_grad():\n    tail = ratio.clamp(2.0, 10.0).mean()",
     "one bound": "held = ratio.clamp(max=self.clip)",
     "a weight between 0 and its bound": "held = ratio.clamp(0, self.clip)",
     "a weight of at most 1": "held = ratio.clamp(0.0, 1.0)",

@@ -122,6 +122,16 @@ RIGHT = {
     "a product of masks": "mask = (experience.attention_mask.tensor * experience.loss_mask.tensor)[:, 1:]\n" + AVERAGE,
     "written into": "mask = experience.attention_mask.tensor.clone()\nmask[:, : ids.shape[1] - n] = False\n"
     "mask = mask[:, 1:]\n" + AVERAGE,
+    "written into by rows": "mask = experience.attention_mask.tensor.clone()\nfor row in mask:\n"
+    "    row[: len(row) - n] = False\nmask = mask[:, 1:]\n" + AVERAGE,
+    "written into by rows and lengths": "mask = experience.attention_mask.tensor.clone()\n"
+    "for row, length in zip(mask, experience.prompt_lengths.tensor):\n    row[:length].zero_()\n"
+    "mask = mask[:, 1:]\n" + AVERAGE,
+    "zeroed in place": "mask = experience.attention_mask.tensor.float()\nmask[:, : ids.shape[1] - n].zero_()\n"
+    "mask = mask[:, 1:]\n" + AVERAGE,
+    "filled in place": "at = torch.arange(ids.shape[1])\nprompt = at < experience.prompt_lengths.tensor[:, None]\n"
+    "mask = experience.attention_mask.tensor.clone()\nmask.masked_fill_(prompt, False)\nmask = mask[:, 1:]\n" + AVERAGE,
+    "multiplied in place": ATTENTION + "mask = mask.float()\nmask.mul_(experience.loss_mask.tensor[:, 1:])\n" + AVERAGE,
     "filled": "at = torch.arange(ids.shape[1])\nprompt = at < experience.prompt_lengths.tensor[:, None]\n"
     "mask = experience.attention_mask.tensor.masked_fill(prompt, False)[:, 1:]\n" + AVERAGE,
     "positions": "at = torch.arange(ids.shape[1])\nmask = experience.attention_mask.tensor * "
@@ -258,6 +268,8 @@ ENTROPY = (
 SEQUENCES = RESPONSE + "log_ratio = now - old\n"
 GSPO = "\nloss = -(ratio * experience.advantages.tensor).mean()"
 OTHER_COUNTS = {
+    "masks over their sums": KL + "weight = mask / mask.sum()\n"
+    "loss = -(ratio * gain * weight).sum() + self.beta * (kl * mask).mean()",
     "a KL": KL + "loss = masked_mean(-ratio * gain, mask) + self.beta * (kl * mask).mean()",
     "a KL by torch": KL + "loss = average(-ratio * gain, mask) + self.beta * torch.mean(kl * mask)",
     "a KL of sequences": KL
@@ -283,6 +295,12 @@ ONE_COUNT = {
     "two constants": KL
     + "policy_loss = -(ratio * gain * mask).sum(-1).mean() / self.horizon\n"
     + "loss = policy_loss + self.beta * (kl * mask).sum() / (len(ids) * self.horizon)",
+    "normalized masks": KL + "weight = mask.float() / mask.float().mean()\n"
+    "loss = -(ratio * gain * weight).mean() + self.beta * average(kl, mask)",
+    "masks over their sums": KL + "weight = mask / mask.sum()\n"
+    "loss = -(ratio * gain * weight).sum() + self.beta * average(kl, mask)",
+    "a mean, and one that is a weight": KL + "scale = average(ratio.detach(), mask).clamp(max=1.0)\n"
+    "loss = -(scale * ratio * gain * mask).mean() + self.beta * (kl * mask).mean()",
     "a quotient of means": KL
     + "loss = average(-ratio * gain, mask) + self.beta * (kl * mask).mean() / mask.float().mean()",
     "a quotient of means of torch": KL

@@ -93,6 +93,7 @@ def step(experience: Experience, policy: Policy) -> None:
 STEP = "\nself.take_step(loss)"
 LOWERS = {
     "policy gradient": "loss = (advantages * now).mean()",
+    "twice negated in place": "losses = -(ratio * advantages) * mask\nlosses.mul_(-1)\nloss = losses.mean()",
     "reinforce, masked": "loss = (advantages * now * mask).sum() / mask.sum()",
     "ratio": "loss = masked_mean(ratio * advantages, mask)",
     "surrogate of PPO": (
@@ -173,6 +174,7 @@ RAISES = {
         "loss = -surrogate().mean()"
     ),
     "policy gradient": "loss = -(advantages * now).mean()",
+    "negated in place": "losses = (ratio * advantages) * mask\nlosses.mul_(-1)\nloss = losses.sum() / mask.sum()",
     "a negated advantage": "loss = (-advantages * now).mean()",
     "a negated sum": "loss = -1.0 * (advantages * now * mask).sum() / mask.sum()",
     "a difference": "loss = 0.0 - (ratio * advantages).mean()",
@@ -236,6 +238,10 @@ HARMS = {
     "entropy by a coefficient": (
         "HF946",
         f"ent = Categorical(logits=self.logits(experience)).entropy()\nloss = {BONUS} + self.entropy_coef * ent.mean()",
+    ),
+    "entropy of chances and their logarithms": (
+        "HF946",
+        f"x = self.logits(experience)\nx = x.float()\nloss = {BONUS} - 0.5 * (F.softmax(x, -1) * x.log_softmax(-1)).mean()",
     ),
     "entropy of a formula": (
         "HF946",
@@ -519,6 +525,28 @@ def test_a_role_of_many_helpers_is_not_followed_forever(tmp_path: Path, monkeypa
 
 
 STYLES = {
+    "a cross entropy to a teacher": (
+        "teacher = torch.linspace(-1.0, 1.0, 64).view(8, 8)[experience.ids.tensor]\n"
+        "goal = F.softmax(teacher, dim=-1)\n"
+        "imitation = -(goal * F.log_softmax(self.logits(experience), dim=-1)).sum(-1)\n"
+        f"loss = {BONUS} + 0.1 * imitation.mean()"
+    ),
+    "a KL from a reference, over the vocabulary": (
+        "with torch.no_grad():\n    others = self.model(experience.ids.tensor)\n"
+        "goal = others.softmax(-1)\n"
+        "kl = (goal * (others.log_softmax(-1) - self.logits(experience).log_softmax(-1))).sum(-1)\n"
+        f"loss = {BONUS} + 0.1 * kl.mean()"
+    ),
+    "one name for logits of two models": (
+        "logits = self.model(experience.ids.tensor).detach()\ngoal = logits.softmax(-1)\n"
+        "logits = self.logits(experience)\nimitation = -(goal * logits.log_softmax(-1)).sum(-1)\n"
+        f"loss = {BONUS} + 0.1 * imitation.mean()"
+    ),
+    "the greater surrogate as a metric": (
+        "held = ratio.clamp(1 - CLIP, 1 + CLIP)\n"
+        "with torch.no_grad():\n    most = torch.max(ratio * advantages, held * advantages).mean()\n"
+        "self.most = most.item()\nloss = -torch.min(ratio * advantages, held * advantages).mean()"
+    ),
     "a loop of epochs": (
         "for _ in range(2):\n"
         "    for part in torch.randperm(len(old)).split(2):\n"

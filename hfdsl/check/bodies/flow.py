@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import Any, Self, TypeVar
 
 from hfdsl.check.bodies.interpretation import Interpretation, RowGroups, ports_of
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.role_code import ReadFunction
+from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import assigned_names, callee, definition_of, is_partial
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
@@ -40,6 +42,12 @@ NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
 
 GRADIENT = frozenset({"enable_grad", "set_grad_enabled"})
 """Names of torch for computing with gradients within such a block."""
+
+IN_PLACE = functions(
+    "add_ clamp_ clamp_max_ clamp_min_ clip_ div_ exp_ fill_ index_fill_ log_ logical_and_ masked_fill_ mul_ neg_ pow_ "
+    "scatter_ sub_ zero_"
+)
+"""Methods that change a tensor to what the function without the underscore gives."""
 
 ENDS = (ast.Break, ast.Continue, ast.Raise, ast.Return)
 """Statements after which a block is left."""
@@ -63,6 +71,7 @@ class FlowInterpretation(Interpretation[V]):
         self.records = {name: kind for name, kind in ports.items() if isinstance(kind, RecordType)}
         self.partials = dict[str, ast.Call]()  # by name the calls of functools.partial that it is assigned
         self.returned, self.followed = list[V | None](), list[str]()
+        self.elements = dict[str, str]()  # by name of a loop the name of what it takes elements from
 
     @classmethod
     def of_method(cls, signature: Signature, function: ReadFunction, methods: Mapping[str, ReadFunction]) -> Self:
@@ -78,6 +87,10 @@ class FlowInterpretation(Interpretation[V]):
     def detached(self, value: V | None) -> V | None:
         """A value that has no gradient."""
         return value
+
+    def without_gradient(self) -> AbstractContextManager[object]:
+        """A context in which statements compute without gradients."""
+        return nullcontext()
 
     def several(self, values: Sequence[V | None]) -> V | None:
         """A tuple of values."""
@@ -147,10 +160,12 @@ class FlowInterpretation(Interpretation[V]):
                 self.returned.append(self.value(value))
             case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [added])):
                 self.names[name] = self.joined(self.names.get(name) or self.value(added), self.value(added))
+            case ast.Expr(ast.Call(ast.Attribute(target, method)) as call) if method in IN_PLACE:
+                self.run_in_place(target, call, method.removesuffix("_"))
             case ast.Expr(value):
                 self.value(value)
             case ast.Assign([ast.Subscript(ast.Name(name))], value):
-                self.names[name] = self.set_part(self.names.get(name), self.value(value))
+                self.write_part(name, self.value(value))
             case ast.AugAssign(ast.Subscript(ast.Name(name)) as target, operator, value):
                 self.names[name] = self.operation(operator, target, self.names.get(name), [self.value(value)])
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
@@ -159,6 +174,22 @@ class FlowInterpretation(Interpretation[V]):
                 self.run_compound(statement)
             case _ if not isinstance(statement, ast.If):
                 self.names |= dict.fromkeys(assigned_names(statement))
+
+    def write_part(self, name: str, part: V | None) -> None:
+        """Write a part of a tensor; of an element of another one, a part of that."""
+        for written in {name, self.elements.get(name, name)}:
+            self.names[written] = self.set_part(self.names.get(written), part)
+
+    def run_in_place(self, target: ast.expr, call: ast.Call, function: str) -> None:
+        """Run a method that changes a tensor, or a part of one, to what a function of it gives."""
+        match target:
+            case ast.Name(name) | ast.Subscript(ast.Name(name)) if self.names.get(name) is not None:
+                changed = ast.Call(ast.Attribute(target, function), call.args, call.keywords)
+                result = self.value(ast.copy_location(changed, call))
+                if isinstance(target, ast.Name) and name not in self.elements:
+                    self.names[name] = result
+                else:
+                    self.write_part(name, result)
 
     def run_compound(self, statement: ast.stmt) -> None:
         """Run a statement that has others: a loop twice."""
@@ -174,8 +205,11 @@ class FlowInterpretation(Interpretation[V]):
                     self.run_block(block)
                 self.run_block(orelse)
             case ast.With(items, block):
-                self.run_block(block)
-                if any(_is_without_gradient(item.context_expr) for item in items) and not _enables_gradient(block):
+                has_no_gradient = any(_is_without_gradient(item.context_expr) for item in items)
+                is_detached = has_no_gradient and not _enables_gradient(block)
+                with self.without_gradient() if is_detached else nullcontext():
+                    self.run_block(block)
+                if is_detached:
                     names = frozenset[str]().union(*map(assigned_names, block))
                     self.names |= {name: self.detached(self.names.get(name)) for name in names}
             case ast.Try(block, _, orelse, final):
@@ -213,6 +247,8 @@ class FlowInterpretation(Interpretation[V]):
             case _:
                 pairs = [(target, iterated)]
         for name, source in pairs:
+            if isinstance(name, ast.Name) and isinstance(source, ast.Name):
+                self.elements[name.id] = source.id
             self.set(name, self.of_element(self.value(source)) if isinstance(name, ast.Name) else None)
 
     # -- expressions
@@ -280,12 +316,13 @@ class FlowInterpretation(Interpretation[V]):
             for name, value in arguments.items()
             if isinstance(value, ast.Name) and value.id in self.records
         }
-        inner = self.inner(function, definition, ports)
-        inner.give(inner, dict(_defaults(definition)))
-        self.give(inner, arguments)
-        result = inner.completed().result()
         decorators = [node.func if isinstance(node, ast.Call) else node for node in definition.decorator_list]
         is_detached = any(last_name(node) in NO_GRADIENT for node in decorators) and not _enables_gradient([definition])
+        with self.without_gradient() if is_detached else nullcontext():
+            inner = self.inner(function, definition, ports)
+            inner.give(inner, dict(_defaults(definition)))
+            self.give(inner, arguments)
+            result = inner.completed().result()
         return self.detached(result) if is_detached else result
 
 

@@ -31,6 +31,11 @@ class RatioClip(NamedTuple):
     high: ClipBound
     place: Span
 
+    @property
+    def is_of_tail(self) -> bool:
+        """Whether the bounds may be those of ratios to look at, as between 2 and 10."""
+        return self.of_ratio and not self.low.number.factors and self.low.number.offset > 0
+
 
 class OwnRatio(NamedTuple):
     """A surrogate by the ratio of log-probs to themselves, and where the lower ones stand."""
@@ -62,3 +67,7 @@ class Collected(NamedTuple):
     def nothing(cls) -> Self:
         """The lists before anything has been found."""
         return cls([], [], [], [], [], [], [], [], [])
+
+    def without_gradient(self) -> Self:
+        """The lists for statements without gradients, whose extremes and ratios are no surrogates."""
+        return self._replace(reversals=[], clips=[], own_ratios=[], reference_clips=[])

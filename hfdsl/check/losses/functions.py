@@ -10,8 +10,11 @@ from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.losses import terms
-from hfdsl.check.losses.names import ENTROPY, LOG_PROB, OTHERS, REFERENCE
+from hfdsl.check.losses.names import ENTROPY, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
 from hfdsl.check.losses.terms import Base, PolicyValue, Quantity
+from hfdsl.graph.samples import is_token_column
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dtypes import Bool
 
 SAME: Final = functions(
     "T bfloat16 bool cat chunk clamp clamp_max clamp_min clip clone contiguous cpu cuda double expand expand_as "
@@ -70,6 +73,20 @@ def exponent(operation: Operation[PolicyValue]) -> int:
         case ast.Constant(int() as literal):
             return literal
     return 1
+
+
+def named_column(spec: ColumnSpec, path: str) -> PolicyValue:
+    """The numbers of a column, by its name."""
+    name = path.rpartition(".")[2]
+    if issubclass(spec.dtype, Bool) or name.endswith("mask"):
+        return terms.POSITIVE.masked(path)
+    if is_token_column(spec):
+        return Quantity("tokens", masks=frozenset([path]))
+    if LOG_PROB.fullmatch(name):
+        if REFERENCE.fullmatch(path) and not TEACHER.fullmatch(name):
+            return Quantity("reference")
+        return None if OTHERS.fullmatch(path.replace("old", "")) else Quantity("old")
+    return Quantity("advantage", of_rows=len(spec.dims) == 1) if GAIN.fullmatch(name) else None
 
 
 def named_result(operation: Operation[PolicyValue]) -> PolicyValue:

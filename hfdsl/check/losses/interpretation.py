@@ -7,8 +7,9 @@ how it is computed. Coefficients count as positive where the rule trusts them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -32,11 +33,12 @@ from hfdsl.check.losses.functions import (
     exponent,
     is_hardly_negative,
     less_itself,
+    named_column,
     named_result,
     root_of,
 )
 from hfdsl.check.losses.masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
-from hfdsl.check.losses.names import COEFFICIENT, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
+from hfdsl.check.losses.names import COEFFICIENT, OTHERS
 from hfdsl.check.losses.origins import LogProbOrigins
 from hfdsl.check.losses.terms import (
     POSITIVE,
@@ -49,11 +51,9 @@ from hfdsl.check.losses.terms import (
     has_terms,
 )
 from hfdsl.check.sources import Function, span_of
-from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import PortType, StaticType
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dtypes import Bool
 
 
 class PolicyInterpretation(LinearInterpretation[PolicyValue]):
@@ -89,10 +89,19 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         """The interpretation of a function that the body calls, which collects into the same lists."""
         inner = super().inner(body, definition, ports)
         inner.found, inner.numbers, inner.trusts_coefficients = self.found, self.numbers, self.trusts_coefficients
-        inner.origins, inner.own_bases = LogProbOrigins(definition, self.origins.effects), self.own_bases
+        scope = len(self.followed)
+        inner.origins, inner.own_bases = LogProbOrigins(definition, self.origins.effects, scope), self.own_bases
         return inner
 
     # -- flow
+
+    @contextmanager
+    def without_gradient(self) -> Iterator[None]:
+        """Statements whose numbers are metrics or weights."""
+        found, self.found = self.found, self.found.without_gradient()
+        yield
+        found.clips.extend(clip for clip in self.found.clips if not clip.is_of_tail)
+        self.found = found
 
     def run(self, statement: ast.stmt) -> None:
         """Run a statement; what a record is returned with is kept."""
@@ -138,18 +147,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
 
     def of_column(self, spec: ColumnSpec, path: str) -> PolicyValue:
         """The numbers of a column, by its name."""
-        name = path.rpartition(".")[2]
-        if path in self.unknown_columns:
-            return None
-        if issubclass(spec.dtype, Bool) or name.endswith("mask"):
-            return POSITIVE.masked(path)
-        if is_token_column(spec):
-            return Quantity("tokens", masks=frozenset([path]))
-        if LOG_PROB.fullmatch(name):
-            if REFERENCE.fullmatch(path) and not TEACHER.fullmatch(name):
-                return Quantity("reference")
-            return None if OTHERS.fullmatch(path.replace("old", "")) else Quantity("old")
-        return Quantity("advantage", of_rows=len(spec.dims) == 1) if GAIN.fullmatch(name) else None
+        return None if path in self.unknown_columns else named_column(spec, path)
 
     def value(self, node: ast.expr) -> PolicyValue:
         """The value of an expression: also a literal number, or a constant of the module."""
@@ -279,7 +277,8 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         if function in SAME:
             clipped = source.clipped or (function in CLIPS and kind == "ratio")
             has_mask = source.masks - terms.SOME and terms.SELECTION not in source.masks
-            counts_padding = function == "mean" and has_mask and not source.statistic
+            is_counted = source.statistic or source.divisor == "tokens"
+            counts_padding = function == "mean" and has_mask and not is_counted
             divisor = (counted_by_mean(operation) if counts_padding else "") or source.divisor
             is_of_tokens = kind == "entropy" and not source.masks  # a sum over the vocabulary
             statistic = source.statistic or (function in ("mean", "sum") and not is_of_tokens)

@@ -19,6 +19,7 @@ from typing import Final
 
 from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.names import last_name, parameter_names
+from hfdsl.check.bodies.syntax import assigned_names
 from hfdsl.check.losses.terms import PolicyValue, Quantity, with_origin
 from hfdsl.check.sources import Function
 
@@ -30,16 +31,22 @@ PLAIN_CONTEXTS: Final = frozenset({"autocast", "inference_mode", "no_grad", "nul
 
 
 class LogProbOrigins:
-    """The origins of log-probs in a function; ``effects`` are the statements that may change weights, so far."""
+    """The origins of log-probs in a function; ``effects`` are the statements that may change weights, so far.
 
-    def __init__(self, definition: Function, effects: list[ast.stmt] | None = None) -> None:
-        self.definition, self.effects = definition, [] if effects is None else effects
+    ``scope`` tells calls of functions apart.
+    """
+
+    def __init__(self, definition: Function, effects: list[ast.stmt] | None = None, scope: int = 0) -> None:
+        self.definition, self.effects, self.scope = definition, [] if effects is None else effects, scope
+        self.versions = Counter[str]()
         stores = (node for node in ast.walk(definition) if isinstance(node, ast.Name))
         self.assigned = Counter(node.id for node in stores if not isinstance(node.ctx, ast.Load))
         self.assigned.update(parameter_names(definition))
 
     def note(self, statement: ast.stmt) -> None:
-        """Note a statement that may change weights."""
+        """Note a statement that may change weights, or sets names."""
+        if isinstance(statement, (ast.AnnAssign, ast.Assign, ast.AugAssign)):
+            self.versions.update(assigned_names(statement))
         match statement:
             case ast.Expr(ast.Call(function)):
                 is_quiet = last_name(function) in QUIET
@@ -63,6 +70,8 @@ class LogProbOrigins:
 
     def traced(self, operation: Operation[PolicyValue], result: PolicyValue) -> PolicyValue:
         """The result of an operation with its origin."""
+        if isinstance(result, Quantity) and operation.function in ("log_softmax", "softmax"):
+            return replace(result, origin=self._of_logits(operation))
         if not isinstance(result, Quantity) or result.kind != "log_prob":
             return result
         source = operation.source
@@ -74,3 +83,12 @@ class LogProbOrigins:
         is_certain = source.origin and all(origins)
         text = f"{source.origin}.{operation.function}({', '.join(map(ast.unparse, arguments))})"
         return replace(result, origin=text if is_certain else "")
+
+    def _of_logits(self, operation: Operation[PolicyValue]) -> str:
+        """The logits that a distribution is of, as they are written."""
+        match operation.node:
+            case ast.Call(ast.Attribute(receiver), [*arguments]):
+                logits = receiver if operation.is_method or not arguments else arguments[0]
+                names = sorted({part.id for part in ast.walk(logits) if isinstance(part, ast.Name)})
+                return f"{ast.unparse(logits)} of {self.scope}, {[self.versions[name] for name in names]}"
+        return ""

@@ -247,7 +247,10 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
     for a, b in ((left, right), (right, left)):
         if a.kind == "number":
             scaled = b if a.masks or b.kind == "gap" else b.off_center()
-            return scaled.times(a.sign).masked(*a.masks) if a.sign else None
+            if b.kind == "number":
+                scaled = replace(scaled, statistic=_is_statistic(a, b))
+            weighted = scaled if a.statistic or scaled.divisor else replace(scaled, divisor=a.divisor)
+            return weighted.times(a.sign).masked(*a.masks) if a.sign else None
         is_gain = a.kind == "advantage" or (a.kind == "surrogate" and a.constant)
         if is_gain and b.kind in ("gap", "log_prob", "ratio") and b.base != "reference":
             upside_down = b.upside_down or (b.kind == "gap" and b.sign < 0)
@@ -256,9 +259,15 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         is_to_reference = b.base == "reference" and not b.upside_down and not b.constant
         if a.kind == "advantage" and b.kind == "ratio" and is_to_reference:
             return Quantity("reference_surrogate", a.sign * b.sign, clipped=b.clipped, masks=a.masks | b.masks)
-        if a.kind == "chances" and b.kind == "distribution":
+        if a.kind == "chances" and b.kind == "distribution" and a.origin == b.origin != "":
             return Quantity("entropy", -a.sign * b.sign, masks=a.masks | b.masks)
     return None
+
+
+def _is_statistic(left: Quantity, right: Quantity) -> bool:
+    """Whether a product of numbers is one number of many: of two such, or of one and a number that has no mask."""
+    both = (left, right)
+    return any(value.statistic for value in both) and all(value.statistic or not value.masks for value in both)
 
 
 def _as_weight(value: Quantity, other: Quantity) -> Quantity:
