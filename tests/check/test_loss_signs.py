@@ -145,6 +145,13 @@ LOWERS = {
     ),
     "named within an expression": "loss = ((now := self.chosen(experience)) * advantages).mean() + 0 * now.mean()",
     "with a KL": "loss = (ratio * advantages).mean() + self.kl_coef * ((now - ref) ** 2).mean()",
+    "where a test of terms holds": (
+        "kept = ((now - old).abs() < 5.0) & mask\nloss = (ratio * advantages * kept).sum() / kept.sum()"
+    ),
+    "a weight or none": ("weight = torch.where(ratio < 5.0, ratio, 0.0)\nloss = (weight * advantages).mean()"),
+    "advantages less a KL": (
+        "with torch.no_grad():\n    gains = advantages - BETA * (now - ref)\nloss = (gains * now).mean()"
+    ),
     "summed": (
         "total = 0.0\nfor part, gain in zip(ratio.split(2), advantages.split(2)):\n"
         "    total = total + (part * gain).sum()\n"
@@ -241,7 +248,7 @@ HARMS = {
     ),
     "entropy of chances and their logarithms": (
         "HF946",
-        f"x = self.logits(experience)\nx = x.float()\nloss = {BONUS} - 0.5 * (F.softmax(x, -1) * x.log_softmax(-1)).mean()",
+        f"x = self.logits(experience).float()\nloss = {BONUS} - 0.5 * (F.softmax(x, -1) * x.log_softmax(-1)).mean()",
     ),
     "entropy of a formula": (
         "HF946",

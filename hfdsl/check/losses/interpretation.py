@@ -184,7 +184,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         result = self.sum_of(operation) or self.made_by(operation) or self.computed(operation)
         result = self.origins.traced(operation, result)
         self.collect_ratio(operation, result)
-        if result is None and function in COUNTS and not has_terms(source):
+        if result is None and (function in TESTS or (function in COUNTS and not has_terms(source))):
             masks = masks_of_test(operation) if function in TESTS else getattr(source, "masks", ())
             return POSITIVE.masked(*masks)
         result = terms.selected(result) if takes_some(operation) else result

@@ -189,6 +189,9 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         and left.sign == right.sign
     ):
         return either(replace(left, constant=False), replace(right, constant=False))
+    for ratio, other in ((left, right), (right, left)):
+        if isinstance(ratio, Quantity) and ratio.kind == "ratio" and has_kind(other, "number"):
+            return replace(ratio, clipped=True, centered=False)
     others = [value for value in (left, right) if not has_terms(value)]
     if len(others) < 2 and all(other is None or has_kind(other, "number") for other in others):
         return total(left, right)
@@ -200,6 +203,9 @@ def without_gradient(value: PolicyValue) -> PolicyValue:
     match value:
         case Several(values):
             return Several(tuple(map(without_gradient, values)))
+        case Sum(several):  # advantages and other numbers
+            gains = [term for term in several if term.kind == "advantage"]
+            return gains[0] if len(gains) == 1 else None
         case Quantity("log_prob"):
             return replace(value, kind="old", constant=True)
         case Quantity("ratio"):
