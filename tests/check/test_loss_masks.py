@@ -30,6 +30,7 @@ T = hf.Add[P, R]
 class Experience(hf.Batch):
     input_ids: hf.i64[B, T]
     labels: hf.i64[B, T]
+    response_ids: hf.i64[B, R]
     attention_mask: hf.bool_[B, T]
     loss_mask: hf.bool_[B, T]
     response_mask: hf.bool_[B, R]
@@ -44,6 +45,9 @@ def selected(logits, ids):
 
 def average(x, mask, dim=None):
     return (x * mask).sum(dim) / mask.sum(dim).clamp(min=1)
+
+def blank(mask, n):
+    mask[:, :n] = False
 
 class Policy(hf.Worker):
     def __init__(self, beta: float = 0.1, horizon: int = 16) -> None:
@@ -127,6 +131,11 @@ RIGHT = {
     "written into by rows and lengths": "mask = experience.attention_mask.tensor.clone()\n"
     "for row, length in zip(mask, experience.prompt_lengths.tensor):\n    row[:length].zero_()\n"
     "mask = mask[:, 1:]\n" + AVERAGE,
+    "written into by a view": "mask = experience.attention_mask.tensor.clone()\nview = mask[:, : ids.shape[1] - n]\n"
+    "view[...] = False\nmask = mask[:, 1:]\n" + AVERAGE,
+    "written into by a function": "mask = experience.attention_mask.tensor.clone()\nblank(mask, ids.shape[1] - n)\n"
+    "mask = mask[:, 1:]\n" + AVERAGE,
+    "responses that are no padding": RESPONSE + "mask = experience.response_ids.tensor != PAD\n" + TAKES + AVERAGE,
     "zeroed in place": "mask = experience.attention_mask.tensor.float()\nmask[:, : ids.shape[1] - n].zero_()\n"
     "mask = mask[:, 1:]\n" + AVERAGE,
     "filled in place": "at = torch.arange(ids.shape[1])\nprompt = at < experience.prompt_lengths.tensor[:, None]\n"
@@ -205,6 +214,7 @@ def updated(module: Any, padding: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     rows = module.Experience(
         input_ids=ids,
         labels=torch.where(loss_mask, ids, -100),
+        response_ids=response,
         attention_mask=attention,
         loss_mask=loss_mask,
         response_mask=response_mask,

@@ -71,7 +71,8 @@ class FlowInterpretation(Interpretation[V]):
         self.records = {name: kind for name, kind in ports.items() if isinstance(kind, RecordType)}
         self.partials = dict[str, ast.Call]()  # by name the calls of functools.partial that it is assigned
         self.returned, self.followed = list[V | None](), list[str]()
-        self.elements = dict[str, str]()  # by name of a loop the name of what it takes elements from
+        self.views = dict[str, str]()  # by name of a part or an element of a tensor the name of that
+        self.written = set[str]()  # names of tensors of which something has been changed in place
 
     @classmethod
     def of_method(cls, signature: Signature, function: ReadFunction, methods: Mapping[str, ReadFunction]) -> Self:
@@ -176,9 +177,10 @@ class FlowInterpretation(Interpretation[V]):
                 self.names |= dict.fromkeys(assigned_names(statement))
 
     def write_part(self, name: str, part: V | None) -> None:
-        """Write a part of a tensor; of an element of another one, a part of that."""
-        for written in {name, self.elements.get(name, name)}:
-            self.names[written] = self.set_part(self.names.get(written), part)
+        """Write a part of a tensor, and so of one that it is a part of."""
+        for changed in {name, self.views.get(name, name)}:
+            self.names[changed] = self.set_part(self.names.get(changed), part)
+            self.written.add(changed)
 
     def run_in_place(self, target: ast.expr, call: ast.Call, function: str) -> None:
         """Run a method that changes a tensor, or a part of one, to what a function of it gives."""
@@ -186,10 +188,11 @@ class FlowInterpretation(Interpretation[V]):
             case ast.Name(name) | ast.Subscript(ast.Name(name)) if self.names.get(name) is not None:
                 changed = ast.Call(ast.Attribute(target, function), call.args, call.keywords)
                 result = self.value(ast.copy_location(changed, call))
-                if isinstance(target, ast.Name) and name not in self.elements:
-                    self.names[name] = result
-                else:
+                if isinstance(target, ast.Subscript) or name in self.views:
                     self.write_part(name, result)
+                else:
+                    self.names[name] = result
+                self.written.add(name)
 
     def run_compound(self, statement: ast.stmt) -> None:
         """Run a statement that has others: a loop twice."""
@@ -228,11 +231,14 @@ class FlowInterpretation(Interpretation[V]):
         match target, node:
             case ast.Name(name), ast.Call(args=[_, *_]) if is_partial(self.body, self.definition, node):
                 self.partials[name] = node
+            case ast.Name(name), ast.Name(source) | ast.Subscript(ast.Name(source)) if name != source:
+                self.views[name] = source
 
     def set(self, target: ast.expr, value: V | None) -> None:
         """Set the value of a name; what ``functools.partial`` made of its old value is unknown from here on."""
         super().set(target, value)
         changed = assigned_names(ast.Expr(target))
+        self.views = {name: source for name, source in self.views.items() if not changed & {name, source}}
         for name in [name for name, partial in self.partials.items() if changed & {name, *_names(partial)}]:
             del self.partials[name]
 
@@ -247,9 +253,9 @@ class FlowInterpretation(Interpretation[V]):
             case _:
                 pairs = [(target, iterated)]
         for name, source in pairs:
-            if isinstance(name, ast.Name) and isinstance(source, ast.Name):
-                self.elements[name.id] = source.id
             self.set(name, self.of_element(self.value(source)) if isinstance(name, ast.Name) else None)
+            if isinstance(name, ast.Name) and isinstance(source, ast.Name):
+                self.views[name.id] = source.id
 
     # -- expressions
 
@@ -323,6 +329,9 @@ class FlowInterpretation(Interpretation[V]):
             inner.give(inner, dict(_defaults(definition)))
             self.give(inner, arguments)
             result = inner.completed().result()
+        for name, argument in arguments.items():
+            if name in inner.written and isinstance(argument, ast.Name):
+                self.names[argument.id] = self.joined(self.names.get(argument.id), inner.names.get(name))
         return self.detached(result) if is_detached else result
 
 

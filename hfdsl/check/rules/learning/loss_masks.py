@@ -44,6 +44,11 @@ MAYBE_OF_ALL: Final = re.compile(r"(.*_)?(input|sequence)_mask|mask")
 TOKENS: Final = re.compile(r"(.*_)?(ids|sequences?|tokens)")
 """The names of tokens that a model reads."""
 
+OF_RESPONSES: Final = re.compile(
+    r"(?!.*(input|prompt|query))(.*_)?(actions?|answers?|completions?|gen|generated|output|responses?)_"
+)
+"""What the names of tokens of responses begin with."""
+
 
 def losses_are_of_responses(context: Context) -> Iterator[Finding]:
     """HF364 and HF355: an update learns no prompts, and divides its terms by the same count of tokens."""
@@ -104,11 +109,16 @@ def _masks_with_prompts(signature: Signature) -> Iterator[tuple[str, ResponseMas
     for path, spec in columns:
         name = path.rpartition(".")[2]
         responses = [other for other, other_spec in columns if is_mask(other_spec) and _is_of_responses(other)]
-        is_certain = OF_ALL.fullmatch(name) if is_mask(spec) else is_token_column(spec) and TOKENS.fullmatch(name)
+        is_certain = OF_ALL.fullmatch(name) if is_mask(spec) else _may_have_prompts(name, spec)
         is_likely = is_mask(spec) and MAYBE_OF_ALL.fullmatch(name) and responses
         beside = [other for other in responses if dict(columns)[other].dims == spec.dims]
         if (is_certain or is_likely) and (_is_joined(spec) or beside):
             yield name, ResponseMasks(responses, beside)
+
+
+def _may_have_prompts(name: str, spec: ColumnSpec) -> bool:
+    """Whether a column may be of the tokens that a model reads, prompts among them."""
+    return is_token_column(spec) and TOKENS.fullmatch(name) is not None and not OF_RESPONSES.match(name)
 
 
 def _advice(others: ResponseMasks) -> str:
