@@ -64,6 +64,9 @@ WRONG = {
     "from 0": "for t in range(0, steps):\n" + DELTA + SUM,
     "in one line": "for t in range(steps):\n"
     "    last = r[:, t] + gamma * values[:, t + 1] - v[:, t] + gamma * lam * last\n    out[:, t] = last",
+    "in two assignments at once": "for t in range(steps):\n"
+    + DELTA
+    + "    out[:, t] = last = delta + gamma * lam * last",
     "in a list": "advantages = []\nfor t in range(steps):\n" + DELTA + "    last = delta + gamma * lam * last\n"
     "    advantages.append(last)\nout = torch.stack(advantages, 1)",
     "decayed values": BACKWARDS + DELTA.replace("gamma *", "gamma * lam *") + SUM,
@@ -78,6 +81,7 @@ RIGHT = {
     "backwards": BACKWARDS + DELTA + SUM,
     "by a negative step": "for t in range(steps - 1, -1, -1):\n" + DELTA + SUM,
     "by an index of its own": "for i in range(steps):\n    t = steps - 1 - i\n" + DELTA + SUM,
+    "in two assignments at once": BACKWARDS + DELTA + "    out[:, t] = last = delta + gamma * lam * last",
     "from the end": "for i in range(1, steps + 1):\n    last = r[:, -i] + gamma * values[:, steps + 1 - i] - v[:, -i]"
     " + gamma * lam * last\n    out[:, -i] = last",
     "flipped": "deltas = (r + gamma * next_values - v).flip(1)\nfor t in range(steps):\n"

@@ -161,9 +161,9 @@ def _stored(statements: Sequence[ast.AST], step: str) -> Iterator[tuple[str, str
     """The names that are stored at a step, each with the name of the tensor or list that gets them."""
     for statement in statements:
         match statement:
-            case ast.Assign([ast.Subscript(ast.Name(target), index)], value) if _is_at(index, step):
+            case ast.Assign([ast.Subscript(ast.Name(target), index), *others], value) if _is_at(index, step):
                 added = [factors[0] for sign, factors in _terms(value) if sign > 0 and len(factors) == 1]
-                yield from ((last_name(term), target) for term in added)
+                yield from ((last_name(term), target) for term in (*added, *others))
             case ast.Expr(ast.Call(ast.Attribute(ast.Name(target), "append"), [ast.Name(name)])):
                 yield name, target
 
