@@ -117,10 +117,14 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class StageOf:
-    """The dataflow whose stage a plan is, from which its random streams derive, and how many steps may be in flight."""
+    """The dataflow whose stage a plan is, from which its random streams derive, and how many steps may be in flight.
+
+    ``number`` is that of the stage in the dataflow.
+    """
 
     dataflow: str
     steps_in_flight: int
+    number: int
 
 
 @dataclass(frozen=True)

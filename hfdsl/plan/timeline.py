@@ -57,6 +57,29 @@ class MemoryLevel(NamedTuple):
     bytes: int
 
 
+class QueueLoss(NamedTuple):
+    """A decision of a queue under a version of the weights that loses groups, or trains them with a mask."""
+
+    kind: Literal["drop", "refill", "mask", "lose"]
+    version: int
+    groups: int
+
+
+class QueueSample(NamedTuple):
+    """The groups in a queue at a time, between two stages of a plan, and what has just cost it groups.
+
+    ``running`` groups have been dispatched and have not ended, ``ready`` ones have ended and have not been taken.
+    """
+
+    plan: str
+    queue: str
+    stages: tuple[int, int]
+    time: float
+    running: int
+    ready: int
+    losses: tuple[QueueLoss, ...] = ()
+
+
 class Imbalance(NamedTuple):
     """The weight of a balanced node's heaviest chunk, pad rows included, over the mean of all its chunks.
 
@@ -155,6 +178,8 @@ def _ends(calls: Iterable[tuple[K, Interval]]) -> dict[K, tuple[float, float]]:
 
 def node_stages(plan: Plan) -> dict[str, int]:
     """The stage of each call by its name; none without queues."""
+    if plan.stage_of is not None:
+        return {step.label: plan.stage_of.number for step in plan.steps}
     return {step.label: plan.split.of[step.node] for step in plan.steps} if plan.split.queues else {}
 
 
@@ -188,8 +213,9 @@ TraceEvent: TypeAlias = dict[str, Any]
 class TraceFile:
     """A trace that is written step by step: a process for each group of the plan, a thread for each of its ranks.
 
-    Times in the file are microseconds since the start of its first step. Between two stages of a program, a counter has
-    the batches that have left the first and that the second has not begun with; it is written at the end.
+    Times in the file are microseconds since its first step, or the first decision of a queue. Between two stages of a
+    program, a counter has the batches that have left the first and that the second has not begun with; it is written at
+    the end. Of a queue that decides during the run, a counter has the groups instead, and each loss is an instant.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -201,6 +227,7 @@ class TraceFile:
         self._flows = 0
         self._origin: float | None = None
         self._queued: dict[tuple[str, int], list[tuple[float, int]]] = {}  # by plan and stage, batches put and taken
+        self._sampled: dict[tuple[str, str], tuple[int, int]] = {}  # by plan and queue, the groups counted last
         self._between = "[\n"
 
     def __enter__(self) -> Self:
@@ -215,20 +242,29 @@ class TraceFile:
         """Write a step; ``OSError`` with the file if it cannot be written."""
         if self._origin is None:
             self._origin = timeline.start
-        with self._naming():
-            self._file.write(self._between + ",\n".join(self._events(timeline, self._origin)))
-        self._between = ",\n"
+        self._write(self._events(timeline, self._origin))
         ends = _ends((timeline.stages[call.name], call) for call in timeline.calls if call.name in timeline.stages)
         for stage in ends.keys() & {before + 1 for before in ends}:
             (_, put_in), (taken, _) = ends[stage - 1], ends[stage]
             self._queued.setdefault((timeline.plan, stage), []).extend([(put_in, 1), (max(put_in, taken), -1)])
 
+    def add_queue(self, sample: QueueSample) -> None:
+        """Write the losses of a queue, and its groups if their numbers have changed; errors as for ``add``."""
+        if self._origin is None:
+            self._origin = sample.time
+        self._write(self._sample_events(sample, self._origin))
+
     def close(self) -> None:
         """End the file; errors as for ``add``."""
         with self._naming(), self._file:
-            for event in self._queue_events(self._origin or 0.0):
-                self._file.write(self._between + event)
+            self._write(self._queue_events(self._origin or 0.0))
             self._file.write("[]\n" if self._origin is None else "\n]\n")
+
+    def _write(self, events: Iterable[str]) -> None:
+        with self._naming():
+            if text := ",\n".join(events):
+                self._file.write(self._between + text)
+                self._between = ",\n"
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
@@ -274,6 +310,22 @@ class TraceFile:
                 count += change
                 counted = f'"ts":{(time - origin) * 1e6:.3f},"args":{{"batches":{count}}}}}'
                 yield f"{self._head('C', DRIVER_PROCESS, 'queue', name)},{counted}"
+
+    def _sample_events(self, sample: QueueSample, origin: float) -> Iterator[str]:
+        if DRIVER_PROCESS not in self._seen:
+            yield from self._name_events(DRIVER_PROCESS)
+        at = f'"ts":{(sample.time - origin) * 1e6:.3f}'
+        named = f'"plan":{json.dumps(sample.plan)},"queue":{json.dumps(sample.queue)}'
+        for loss in sample.losses:
+            lost = f'"version":{loss.version},"groups":{loss.groups}'
+            yield f'{self._head("i", DRIVER_PROCESS, "loss", loss.kind)},"s":"p",{at},"args":{{{named},{lost}}}}}'
+        key, groups = (sample.plan, sample.queue), (sample.running, sample.ready)
+        if self._sampled.get(key) != groups:
+            self._sampled[key] = groups
+            (feeds, reads), (running, ready) = sample.stages, groups
+            name = f"groups in '{sample.queue}' from stage {feeds} to {reads} of {sample.plan}"
+            counted = f'"args":{{"running":{running},"ready":{ready}}}}}'
+            yield f"{self._head('C', DRIVER_PROCESS, 'queue', name)},{at},{counted}"
 
     def _head(self, phase: str, process: Process, kind: str, name: str) -> str:
         """The prefix of an event; events of several steps share its encoding."""

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from hfdsl.plan.payloads import DRIVER_PROCESS
-from hfdsl.plan.timeline import Interval, MemoryLevel, TimedTransfer, Timeline, TraceFile, read_trace
+from hfdsl.plan.timeline import (
+    Interval,
+    MemoryLevel,
+    QueueLoss,
+    QueueSample,
+    TimedTransfer,
+    Timeline,
+    TraceFile,
+    read_trace,
+)
 
 A, B = ("train", 0), ("score", 1)
 
@@ -84,6 +93,43 @@ def test_a_file_reads_back_as_written(tmp_path: Path) -> None:
     assert (second.number, second.start) == (1, 10.0)
     assert second.nodes == step(1, 15.0).nodes
     assert [(call.process, call.rows) for call in first.calls] == [(A, 4), (B, None)]
+
+
+def sample(time: float, *losses: QueueLoss, ready: int = 0, queue: str = "queue1") -> QueueSample:
+    return QueueSample(plan="grpo", queue=queue, stages=(0, 1), time=time, running=2, ready=ready, losses=losses)
+
+
+def test_a_counter_of_a_queue_is_written_when_it_changes_and_a_loss_whenever_it_happens(tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    with TraceFile(file) as trace:
+        trace.add_queue(sample(4.0))
+        trace.add_queue(sample(4.5))
+        trace.add(step(0, 5.0))
+        trace.add_queue(sample(6.0, QueueLoss("drop", version=3, groups=2)))
+        trace.add_queue(sample(6.5, queue="queue2"))
+        trace.add_queue(sample(7.0, QueueLoss("lose", version=4, groups=1), ready=1))
+    counts = [(e["name"], e["ts"], e["args"]) for e in events(file) if e["ph"] == "C" and e["cat"] == "queue"]
+    assert counts == [
+        ("groups in 'queue1' from stage 0 to 1 of grpo", 0.0, {"running": 2, "ready": 0}),
+        ("groups in 'queue2' from stage 0 to 1 of grpo", 2.5e6, {"running": 2, "ready": 0}),
+        ("groups in 'queue1' from stage 0 to 1 of grpo", 3e6, {"running": 2, "ready": 1}),
+    ]
+    losses = [(e["name"], e["ts"], e["args"]) for e in events(file) if e["ph"] == "i"]
+    assert losses == [
+        ("drop", 2e6, {"plan": "grpo", "queue": "queue1", "version": 3, "groups": 2}),
+        ("lose", 3e6, {"plan": "grpo", "queue": "queue1", "version": 4, "groups": 1}),
+    ]
+    [driver] = [e["pid"] for e in events(file) if e["name"] == "process_name" and e["args"]["name"] == "driver"]
+    assert {e["pid"] for e in events(file) if e.get("cat") in ("queue", "loss")} == {driver}
+    [read] = read_trace(file.read_text())
+    assert (read.start, read.nodes) == (1.0, step(0, 5.0).nodes)
+
+
+def test_a_trace_of_queues_without_steps_has_none(tmp_path: Path) -> None:
+    file = tmp_path / "none.json"
+    with TraceFile(file) as trace:
+        trace.add_queue(sample(4.0))
+    assert read_trace(file.read_text()) == ()
 
 
 def test_a_trace_without_steps_is_one(tmp_path: Path) -> None:

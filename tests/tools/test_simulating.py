@@ -211,9 +211,10 @@ def test_a_filter_that_keeps_half_doubles_the_groups(
         main([*call, "--keep", "1.5"])
 
 
-def test_a_trace_of_a_run_gives_the_seconds(queued: str, capsys: Capture) -> None:
+@pytest.mark.parametrize("traced", ["shouting.py:experiment", "queued.py:experiment"])
+def test_a_trace_of_a_run_gives_the_seconds(traced: str, queued: str, capsys: Capture) -> None:
     trace = "steps.json"
-    run_cli(capsys, "run", "shouting.py:experiment", "--trace", trace)
+    run_cli(capsys, "run", traced, "--trace", trace)
     code, out, _ = run_cli(capsys, "simulate", queued, "--seconds", trace, "--format", "json")
     assert code == output.OK
     assert [row["lag"] for row in json.loads(out)] == [None, 0, 1, 2, 4, 8]

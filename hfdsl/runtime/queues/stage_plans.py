@@ -83,14 +83,14 @@ class QueueStages:
 
     def with_steps_in_flight(self, steps: int) -> QueueStages:
         """A copy of the stages, each with ``steps`` steps in flight."""
-
-        def counted(plan: Plan) -> Plan:
-            return replace(plan, stage_of=StageOf(plan.dataflow, steps))
-
-        queues = (
-            replace(queue, producer=counted(queue.producer), consumer=counted(queue.consumer)) for queue in self.queues
+        plans = tuple(
+            replace(plan, stage_of=StageOf(plan.dataflow, steps, number)) for number, plan in enumerate(self.plans)
         )
-        return replace(self, plans=tuple(map(counted, self.plans)), queues=tuple(queues))
+        queues = (
+            replace(queue, producer=plans[link.feeds], consumer=plans[queue.reads])
+            for queue, link in zip(self.queues, self.links.of, strict=True)
+        )
+        return replace(self, plans=plans, queues=tuple(queues))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _running_alone(
     output = Output({**columns}) if feeds else _results(stage)
     if feeds and sends_in_flight:  # rows are at their ranks before any call ends
         plan = replace(plan, steps=tuple(replace(step, balance=None) for step in plan.steps))
-    return replace(plan, graph=replace(plan.graph, output=output), stage_of=StageOf(dataflow, 0))
+    return replace(plan, graph=replace(plan.graph, output=output), stage_of=StageOf(dataflow, 0, stage.number))
 
 
 def _results(stage: Stage) -> Output:

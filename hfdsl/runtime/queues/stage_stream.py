@@ -52,6 +52,7 @@ from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.run import QueueRun
 from hfdsl.runtime.queues.stage_files import copied, loaded, saved
 from hfdsl.runtime.queues.stage_plans import StagedQueue, queue_stages
+from hfdsl.runtime.queues.tracing import TimedWorld, queue_samples
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.loaded_states import check_loads_of_stream
 from hfdsl.runtime.schedule import QueueSpec, QueueState
@@ -115,9 +116,11 @@ class StageStream:
         try:
             run.loads.repeated = log.loads
             yield from run.given_out()
-            for decisions in loop.run(world, prompts, run.is_lost, log.expected):
+            timed = TimedWorld(world)
+            for decisions in loop.run(timed, prompts, run.is_lost, log.expected):
                 self._log(log, decisions)
                 self._log(log, run.loads.decisions())
+                self._trace(decisions, timed.noted)
                 yield from run.given_out()
                 if log.paused and run.idle():
                     return
@@ -133,6 +136,12 @@ class StageStream:
     def _log(self, log: DecisionLog, decisions: Sequence[Decision]) -> None:
         log.add(decisions)
         self.decisions += len(decisions)
+
+    def _trace(self, decisions: Sequence[Decision], time: float) -> None:
+        samples = queue_samples(self._plan.name, self._stages, self.queues, decisions, time)
+        for sample in samples if self._runner.traces else ():
+            for file in self._runner.traces:
+                file.add_queue(sample)
 
     def _begin(self, first_batch: Callable[[], Any]) -> list[Any]:
         """Begin with the sizes of the plan or, if incomplete, with those of the first batch, and return that batch."""

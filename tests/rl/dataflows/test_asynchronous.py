@@ -181,7 +181,7 @@ def test_dapo_rounds_without_a_lag_are_rounds_and_updates_in_turn() -> None:
         results = list(running.stream(batches))
     expected, selected, empty = list[Any](), list[ScoredRollout](), 0
     sampling = dapo_sampling.compile(deployment, SIZES | {B: 1})
-    sampling = replace(sampling, stage_of=StageOf(flow.trace().name, 0))  # the random streams of the dataflow
+    sampling = replace(sampling, stage_of=StageOf(flow.trace().name, 0, 0))  # the random streams of the dataflow
     with sampling.launch("local") as running, running.also(dapo_learning.compile(deployment, SIZES | {B: 8})) as update:
         for batch in batches:
             selected.append(running.step(batch))
