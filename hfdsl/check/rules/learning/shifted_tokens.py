@@ -161,7 +161,7 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         return value[position] if isinstance(value, tuple) and position < len(value) else None
 
     def of_element(self, value: AlignedValue) -> AlignedValue:
-        """What a loop takes from tokens or logits: a row, or a part with several rows."""
+        """The part of tokens or logits that a loop takes at a time: a row, or several rows."""
         if not isinstance(value, (TokenPositions, Logits)):
             return value
         return _laid_out(value, "" if _tokens(value).layout == "parts" else "moved")
