@@ -16,6 +16,7 @@ from tests.check.loading import loaded
 MODULE = """
 from __future__ import annotations
 import functools
+from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 import hfdsl as hf
@@ -25,6 +26,15 @@ from hfdsl.rl.losses.tokens import entropy as token_entropy
 from hfdsl.rl.masked import masked_mean
 
 CLIP, BETA = 0.2, 0.05
+
+OPTIONS = {{"maximize": True}}
+SETTINGS = SimpleNamespace(entropy_coef=-0.01)
+
+class Config:
+    entropy_coef = -0.01
+
+def negated(number):
+    return -number
 
 class B(hf.Dim): ...
 class T(hf.Dim): ...
@@ -242,6 +252,10 @@ HARMS = {
         "HF946",
         f"now, entropy = self.chosen_and_entropy(experience)\nloss = {BONUS} + 0.5 * entropy.mean()",
     ),
+    "entropy by alpha": (
+        "HF946",
+        f"_, entropy = self.chosen_and_entropy(experience)\nloss = torch.add({BONUS}, entropy.mean(), alpha=0.5)",
+    ),
     "entropy by a coefficient": (
         "HF946",
         f"ent = Categorical(logits=self.logits(experience)).entropy()\nloss = {BONUS} + self.entropy_coef * ent.mean()",
@@ -273,6 +287,9 @@ HARMS = {
 }
 HELPS = {
     "entropy": f"now, entropy = self.chosen_and_entropy(experience)\nloss = {BONUS} - 0.5 * entropy.mean()",
+    "entropy by alpha": (
+        f"_, entropy = self.chosen_and_entropy(experience)\nloss = torch.add({BONUS}, entropy.mean(), alpha=-0.5)"
+    ),
     "entropy in the objective": (
         f"_, entropy = self.chosen_and_entropy(experience)\nloss = -({BONUS[1:]} + self.entropy_coef * entropy.mean())"
     ),
@@ -414,14 +431,50 @@ def test_nothing_is_said_of_what_is_not_certain(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    "coefficient", ["self.entropy_coef = -0.01", "self.entropy_coef: float = -abs(clip)", "self.weights = [-1.0]"]
+    "coefficient",
+    [
+        "self.entropy_coef = -0.01",
+        "self.entropy_coef: float = -abs(clip)",
+        "self.weights = [-1.0]",
+        "self.entropy_coef = 0.0 - 0.01",
+        "sign = -1\n        self.entropy_coef = sign * 0.01",
+        "self.entropy_coef = negated(0.01)",
+        "self.config = Config()",
+        "self.config = SETTINGS",
+        "self.config = Config",
+    ],
 )
 def test_a_coefficient_that_may_be_negative_is_not_taken_for_positive(tmp_path: Path, coefficient: str) -> None:
     _, body = HARMS["entropy by a coefficient"]
     text = MODULE.format(body=textwrap.indent(body + STEP, " " * 8), options="")
     changed = text.replace("        self.model = torch", f"        {coefficient}\n        self.model = torch")
+    if "config" in coefficient:
+        changed = changed.replace("loss + self.entropy_coef", "loss + self.config.entropy_coef")
     assert codes(loaded(tmp_path, changed)) == ()
     assert codes(program(tmp_path, body)) == ("HF946",)
+
+
+@pytest.mark.parametrize(
+    "coefficient",
+    [
+        "self.entropy_coef = max(float(clip) - 0.1, 0.0)",
+        "self.entropy_coef = torch.tensor(0.01)",
+        "self.warmup_steps = 100 - micro",
+        "self.kl_weight = 1.0 - 0.9",
+        "self.config = {'entropy': 0.01, 'pad': -1}['entropy']",
+    ],
+)
+def test_a_coefficient_that_is_not_negative_is_taken_for_positive(tmp_path: Path, coefficient: str) -> None:
+    _, body = HARMS["entropy by a coefficient"]
+    text = MODULE.format(body=textwrap.indent(body + STEP, " " * 8), options="")
+    changed = text.replace("        self.model = torch", f"        {coefficient}\n        self.model = torch")
+    assert codes(loaded(tmp_path, changed)) == ("HF946",)
+
+
+def test_an_optimizer_may_get_its_direction_from_a_table(tmp_path: Path) -> None:
+    module = program(tmp_path, LOWERS["ratio"], options=", **OPTIONS")
+    assert gained(module) > 0
+    assert codes(module) == ()
 
 
 def test_a_constructor_with_a_negative_number_may_have_a_penalty(tmp_path: Path) -> None:

@@ -215,6 +215,8 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
         other = operation.others[0] if operation.others else None
         if isinstance(source, Known) and isinstance(other, Known):
             return computed(function, source.value, other.value)
+        if isinstance(source, Known) and function == "neg":
+            return computed("mul", -1, source.value)
         if isinstance(source, Known) and isinstance(other, Scaled) and function in MULTIPLIES:
             source, other = other, source
         if function in ("log_softmax", "softmax") and not isinstance(source, Known):

@@ -204,6 +204,8 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         """The result of arithmetic with two values."""
         function, source = operation.function, operation.source
         other = operation.others[0] if operation.others else None
+        if "alpha" in operation.named:
+            other = terms.product(other, self.value(operation.named["alpha"]))
         divisor = None if isinstance(other, Quantity) and other.constant else other
         match function:
             case "add":

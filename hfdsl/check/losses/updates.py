@@ -14,15 +14,13 @@ code that may turn the sign of a gradient; and where a number of a role is negat
 from __future__ import annotations
 
 import ast
-import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from hfdsl.check.bodies.interpretation import RowGroups
 from hfdsl.check.bodies.kept_attributes import methods_of
-from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.names import last_name, value_of
 from hfdsl.check.bodies.optimizers import steps_of
 from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of
 from hfdsl.check.bodies.syntax import definition_of
@@ -30,8 +28,8 @@ from hfdsl.check.dependences import trains
 from hfdsl.check.losses import terms
 from hfdsl.check.losses.collected import Collected
 from hfdsl.check.losses.interpretation import PolicyInterpretation
-from hfdsl.check.losses.names import COEFFICIENT
 from hfdsl.check.losses.terms import PolicyValue, Quantity, Several
+from hfdsl.check.policy_coefficients import may_have_negative_coefficients
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature
@@ -59,9 +57,9 @@ def interpreted_update(program: Program, node: Node) -> Collected | None:
     role, place = program.role_class(node.role), program.placement(node)
     if not _minimizes(role, node.method):
         return None
-    given = [place.args, place.kwargs] if place is not None else []
+    given = None if place is None else (place.args, place.kwargs)
     numbers = tuple(static_numbers(node).items())
-    return _interpreted(signature, role, node.method, numbers, _has_negative_numbers(role, given))
+    return _interpreted(signature, role, node.method, numbers, may_have_negative_coefficients(role, given))
 
 
 @lru_cache(maxsize=256)
@@ -118,8 +116,12 @@ def _may_ascend(code: RoleCode) -> bool:
 
 
 def _turns_gradients(function: ReadFunction) -> bool:
-    keywords = {node.arg for node in ast.walk(function.definition) if isinstance(node, ast.keyword)}
-    if not TURNS.isdisjoint(function.names | keywords):
+    nodes = [*ast.walk(function.definition)]
+    options = {node.arg for node in nodes if isinstance(node, ast.keyword)}
+    options |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for table in (value_of(function.body, name) for name in function.names):
+        options |= {key for key in table if isinstance(key, str)} if isinstance(table, dict) else set()
+    if not TURNS.isdisjoint(function.names | options):
         return True
     for statement in ast.walk(function.definition):
         nodes = [*ast.walk(statement)] if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)) else []
@@ -127,39 +129,4 @@ def _turns_gradients(function: ReadFunction) -> bool:
         is_turned = "neg" in names or any(isinstance(node, ast.USub) for node in nodes)
         if is_turned and any("grad" in name for name in names):
             return True
-    return False
-
-
-def _has_negative_numbers(role: type, given: Sequence[object]) -> bool:
-    """Whether a coefficient of a role may be negative: a number that it is given, a default, or what its code sets."""
-    constructor = inspect.unwrap(role.__init__)  # type: ignore[misc]
-    defaults = [getattr(constructor, "__defaults__", None), getattr(constructor, "__kwdefaults__", None)]
-    functions = [function for several in code_of(role).functions.values() for function in several]
-    is_given = any(number < 0 for number in _numbers([given, defaults, dict(vars(role))]))
-    return is_given or any(map(_sets_a_negative, functions))
-
-
-def _numbers(values: object, depth: int = 4) -> Iterator[float]:
-    """The numbers in lists, tables and dataclasses."""
-    if isinstance(values, (int, float)):
-        yield values
-    parts: Iterable[object] = ()
-    if isinstance(values, Mapping):
-        parts = values.values()
-    elif isinstance(values, (list, tuple)):
-        parts = values
-    elif is_dataclass(values) and not isinstance(values, type):
-        parts = [getattr(values, field.name, None) for field in fields(values)]
-    for part in parts if depth else ():
-        yield from _numbers(part, depth - 1)
-
-
-def _sets_a_negative(function: ReadFunction) -> bool:
-    """Whether code sets a coefficient to something with a minus."""
-    for node in ast.walk(function.definition):
-        match node:
-            case ast.Assign([ast.Attribute(_, name)], value) | ast.AnnAssign(ast.Attribute(_, name), _, value):
-                has_minus = value is not None and any(isinstance(part, ast.USub) for part in ast.walk(value))
-                if has_minus and COEFFICIENT.fullmatch(name):
-                    return True
     return False
