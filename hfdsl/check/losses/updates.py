@@ -26,10 +26,10 @@ from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.dependences import trains
 from hfdsl.check.losses import terms
+from hfdsl.check.losses.coefficients import may_have_negative_coefficients
 from hfdsl.check.losses.collected import Collected
 from hfdsl.check.losses.interpretation import PolicyInterpretation
 from hfdsl.check.losses.terms import PolicyValue, Quantity, Several
-from hfdsl.check.policy_coefficients import may_have_negative_coefficients
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature
