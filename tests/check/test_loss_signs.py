@@ -585,6 +585,17 @@ def test_a_role_of_many_helpers_is_not_followed_forever(tmp_path: Path, monkeypa
 
 
 STYLES = {
+    **{
+        f"an entropy of another part, {made}": (
+            "router_logits = self.logits(experience).detach() * self.model.weight.mean()\n"
+            f"spread = {made}\nloss = {BONUS} + 0.01 * spread.mean()"
+        )
+        for made in (
+            "-(router_logits.softmax(-1) * router_logits.log_softmax(-1)).sum(-1)",
+            "Categorical(logits=router_logits).entropy()",
+            "token_entropy(router_logits)",
+        )
+    },
     "a cross entropy to a teacher": (
         "teacher = torch.linspace(-1.0, 1.0, 64).view(8, 8)[experience.ids.tensor]\n"
         "goal = F.softmax(teacher, dim=-1)\n"

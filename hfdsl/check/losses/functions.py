@@ -10,7 +10,7 @@ from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.losses import terms
-from hfdsl.check.losses.names import ENTROPY, GAIN, LOG_PROB, OTHERS, REFERENCE, TEACHER
+from hfdsl.check.losses.names import ENTROPY, GAIN, LOG_PROB, OTHERS, PART, REFERENCE, TEACHER
 from hfdsl.check.losses.terms import Base, PolicyValue, Quantity
 from hfdsl.graph.samples import is_token_column
 from hfdsl.types.columns import ColumnSpec
@@ -94,9 +94,22 @@ def named_result(operation: Operation[PolicyValue]) -> PolicyValue:
     match operation.node:
         case ast.Call(ast.Attribute(owner, name)) if not OTHERS.fullmatch(f"{ast.unparse(owner)}.{name}".lower()):
             if ENTROPY.fullmatch(name):
-                return Quantity("entropy")
+                return of_tokens(Quantity("entropy"), operation.node)
             return Quantity("log_prob") if LOG_PROB.fullmatch(name) else None
     return None
+
+
+def of_tokens(value: PolicyValue, made: ast.expr) -> PolicyValue:
+    """A value that an expression makes, unless it is a distribution, or its entropy, of another part of a model."""
+    if not terms.has_kind(value, "categorical", "chances", "distribution", "entropy"):
+        return value
+    names = {last_name(node).lower() for node in ast.walk(made)} - {"v"}
+    return None if any(map(PART.fullmatch, names)) else value
+
+
+def distribution_of(node: ast.expr) -> PolicyValue:
+    """Log-probs of all tokens that an expression makes of logits; None of those of other models."""
+    return None if OTHERS.fullmatch(ast.unparse(node).lower()) else of_tokens(Quantity("distribution"), node)
 
 
 def base_of(call: ast.expr) -> Base:

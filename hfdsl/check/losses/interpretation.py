@@ -30,26 +30,19 @@ from hfdsl.check.losses.functions import (
     MOST,
     SAME,
     base_of,
+    distribution_of,
     exponent,
     is_hardly_negative,
     less_itself,
     named_column,
     named_result,
+    of_tokens,
     root_of,
 )
 from hfdsl.check.losses.masks import TESTS, counted_by_mean, element, masks_of_test, takes_some
-from hfdsl.check.losses.names import COEFFICIENT, OTHERS
+from hfdsl.check.losses.names import COEFFICIENT
 from hfdsl.check.losses.origins import LogProbOrigins
-from hfdsl.check.losses.terms import (
-    POSITIVE,
-    UNKNOWN_PART,
-    PolicyValue,
-    Quantity,
-    Several,
-    Sum,
-    has_kind,
-    has_terms,
-)
+from hfdsl.check.losses.terms import POSITIVE, PolicyValue, Quantity, Several, Sum, has_kind
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.signatures import PortType, StaticType
 from hfdsl.graph.spans import Span, definition_span
@@ -140,7 +133,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
     def set_part(self, value: PolicyValue, part: PolicyValue) -> PolicyValue:
         """A tensor after a part of it has been set; of zeros, as a buffer is made, it is that part."""
         if value is None or has_kind(value, "number"):
-            return part.masked(UNKNOWN_PART) if isinstance(part, Quantity) else part
+            return part.masked(terms.UNKNOWN_PART) if isinstance(part, Quantity) else part
         return self.joined(value, part)
 
     # -- leaves
@@ -184,7 +177,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         result = self.sum_of(operation) or self.made_by(operation) or self.computed(operation)
         result = self.origins.traced(operation, result)
         self.collect_ratio(operation, result)
-        if result is None and (function in TESTS or (function in COUNTS and not has_terms(source))):
+        if result is None and (function in TESTS or (function in COUNTS and not terms.has_terms(source))):
             masks = masks_of_test(operation) if function in TESTS else getattr(source, "masks", ())
             return POSITIVE.masked(*masks)
         result = terms.selected(result) if takes_some(operation) else result
@@ -227,7 +220,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
         function, source, node = operation.function, operation.source, operation.node
         match function:
             case "log_softmax":
-                return None if OTHERS.fullmatch(ast.unparse(node).lower()) else Quantity("distribution")
+                return distribution_of(node)
             case "kl_div" | "kl_divergence":
                 return Quantity("kl", base=base_of(node))
             case "entropy" | "log_prob" if has_kind(source, "categorical"):
@@ -237,7 +230,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             case "where" if len(operation.others) == 2:
                 return self.joined(*operation.others)
         if function in MADE and not has_kind(source, "advantage"):
-            return MADE[function]
+            return of_tokens(MADE[function], node)
         named = named_result(operation) if source is None and operation.is_method else None
         self.found.by_name.extend([function] if named is not None else [])
         return named
@@ -358,7 +351,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
             case ast.Name("max" | "min"), arguments if all(has_kind(self.value(a), "number") for a in arguments):
                 return POSITIVE
             case ast.Name("Categorical"), _:
-                return MADE["Categorical"]
+                return of_tokens(MADE["Categorical"], call)
         return super().call(call)
 
     def evaluated(
@@ -366,7 +359,8 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
     ) -> PolicyValue:
         """The value that a function returns; two calls that are written alike return the same."""
         origin = self.origins.of(call)
-        return terms.with_origin(super().evaluated(function, definition, call, is_method=is_method), origin)
+        result = super().evaluated(function, definition, call, is_method=is_method)
+        return terms.with_origin(of_tokens(result, call), origin)
 
     def of_call(
         self,
@@ -384,7 +378,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
                 return first
             case "aggregated" | "masked" | "masked_mean" | "masked_sum" as name:
                 mask = positional[1] if len(positional) > 1 else named.get("mask")
-                mask = mask if isinstance(mask, Quantity) else POSITIVE.masked(UNKNOWN_PART)
+                mask = mask if isinstance(mask, Quantity) else POSITIVE.masked(terms.UNKNOWN_PART)
                 product = terms.product(first, replace(mask, kind="number", sign=1))
                 return terms.quotient(product, replace(mask, statistic=True)) if name == "masked_mean" else product
             case "kl_estimate":
@@ -393,7 +387,7 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
                 constant = bool(base) and not any(has_kind(value, "log_prob") for value in positional)
                 return Quantity("kl", base=base, constant=constant, place=span_of(self.file, call))
             case "entropy":
-                return Quantity("entropy", place=span_of(self.file, call))
+                return of_tokens(Quantity("entropy", place=span_of(self.file, call)), call)
             case "imitation":
                 return terms.negative(first)
         return None

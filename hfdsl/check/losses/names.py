@@ -30,3 +30,9 @@ COEFFICIENT: Final = re.compile(
 
 ENTROPY: Final = re.compile(r"(compute_|get_|token_)?entropy(_from_logits)?")
 """The names of methods that give an entropy, where they cannot be read."""
+
+PART: Final = re.compile(
+    r"((.*_)?(att|attention|attn|critic|gates?|gating|moe|reward|router|routers|routing|value)|v)"
+    r"(_?(dist|head|logits|model|net|probs|scores|weights))*"
+)
+"""The names of parts of a model whose distributions are not of tokens; ``v`` only with what it is of."""

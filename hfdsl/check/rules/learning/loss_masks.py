@@ -47,7 +47,7 @@ TOKENS: Final = re.compile(r"(.*_)?(ids|sequences?|tokens)")
 OF_RESPONSES: Final = re.compile(
     r"(?!.*(input|prompt|query))(.*_)?(actions?|answers?|completions?|gen|generated|output|responses?)_"
 )
-"""What the names of tokens of responses begin with."""
+"""The names of tokens of responses, up to their last part."""
 
 
 def losses_are_of_responses(context: Context) -> Iterator[Finding]:
