@@ -154,6 +154,7 @@ CODES: dict[str, Code] = {
     "HF540": Code("a constructor argument of another type than its parameter's annotation"),
     "HF541": Code("an override that does not fit the calls of the dataflow"),
     "HF542": Code("batches that do not fit the dataflow of their experiment"),
+    "HF543": Code("a fact that a role states for other arguments than its constructor takes", "warning"),
     # HF6xx the graph
     "HF602": Code("a result that is never read", "warning"),
     "HF603": Code("a dataflow result that is not a value of the graph, or not of the annotated type"),

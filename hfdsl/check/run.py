@@ -84,6 +84,7 @@ from hfdsl.check.rules.placement import (
     placements,
     resources,
     slices,
+    stated_facts,
     tensor_groups,
     transports,
 )
@@ -205,6 +206,7 @@ RULES: tuple[Rule | BySize, ...] = (
     constructors.constructors_take_arguments,
     constructors.constructors_take_types,
     constructors.constructors_take_numbers,
+    stated_facts.facts_take_arguments,
     overrides.overrides_agree,
     overrides.numbers_fit_overrides,
     loaders.batches_fit,

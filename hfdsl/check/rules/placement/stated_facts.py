@@ -1,0 +1,90 @@
+"""Stated facts: do the static methods by which a role states facts take what its constructor takes?
+
+A method that does not is never called, so the role states nothing: a plan has no memory for it, and rules that need the
+fact say nothing of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from hfdsl.check.constructor_types import parameters
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.deploy.deployment import Placement
+from hfdsl.graph.spans import definition_span
+
+FACTS: Final = frozenset(
+    {
+        "adapter_settings",
+        "cached_tokens",
+        "call_obstacles",
+        "computes",
+        "concurrent_calls",
+        "copied_settings",
+        "drops",
+        "in_flight_obstacle",
+        "learning",
+        "misses_end",
+        "parameter_count",
+        "policy_temperature",
+        "repeats_responses",
+        "result_sizes",
+        "samples_with",
+        "sliced",
+        "state_bytes",
+        "state_parameters",
+        "truncates",
+        "vocabulary",
+    }
+)
+"""The methods of ``hfdsl.protocols.role_facts`` that take the constructor's arguments."""
+
+FACTS_OF_A_MESH: Final = frozenset({"gpu_bytes", "kept_bytes", "obstacles", "reshards"})
+"""Those that take the mesh before them."""
+
+
+def facts_take_arguments(context: Context) -> Iterator[Finding]:
+    """HF543: each fact takes the arguments that the role is placed with."""
+    for name, placement in context.program.placements.items():
+        role: type = placement.role
+        if not _fits(parameters(role), placement):
+            continue  # of which HF516 is
+        for fact in sorted(FACTS | FACTS_OF_A_MESH):
+            method, mesh = _own_method(role, fact), (placement.mesh,) if fact in FACTS_OF_A_MESH else ()
+            if method is None or _fits(inspect.signature(method), placement, *mesh):
+                continue
+            taken = ", ".join(inspect.signature(method).parameters) or "nothing"
+            needed = ", ".join((*("mesh",) * len(mesh), *parameters(role).parameters)) or "nothing"
+            yield Finding(
+                "HF543",
+                f"role '{name}' states nothing by '{fact}', which takes {taken}; as it is placed, it needs {needed}",
+                Label(definition_span(method), f"{role.__name__}.{fact}"),
+                (Label(placement.span, "its arguments"),),
+                notes=(f"have '{fact}' take {needed}",),
+            )
+
+
+def _own_method(role: type, name: str) -> Callable[..., Any] | None:
+    """The static method by which a role states a fact; None without one, or if a base of its constructor's states it.
+
+    A subclass with a constructor of its own may do without the facts of its base.
+    """
+    for base in role.__mro__:
+        method = vars(base).get(name)
+        if method is not None:
+            return method.__func__ if isinstance(method, staticmethod) else None
+        if "__init__" in vars(base):
+            return None
+    return None
+
+
+def _fits(signature: inspect.Signature, placement: Placement[Any], *before: object) -> bool:
+    """Whether a function can be called with the arguments of a placement."""
+    try:
+        signature.bind(*before, *placement.args, **placement.kwargs)
+    except TypeError:
+        return False
+    return True
