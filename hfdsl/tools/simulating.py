@@ -15,7 +15,7 @@ from hfdsl.plan.queues import out_of_step
 from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.throughput import Throughput, throughput
 from hfdsl.plan.timeline import read_trace
-from hfdsl.plan.weight_senders import with_copied_weights
+from hfdsl.plan.weight_senders import CopiedWeights, with_copied_weights
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.queues.plan_simulation import (
     CallSeconds,
@@ -94,14 +94,16 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     if missing := [label for label in _timed(plan) if label not in seconds]:
         raise UsageError(no_time(arguments.seconds, missing))
     seconds = _with_utilization(plan, seconds, arguments)
-    rows = [_row(plan, lag, seconds, arguments) for lag in _lags(arguments.lag, plan, arguments.slots is not None)]
+    copied = with_copied_weights(plan)
+    lags = _lags(arguments.lag, plan, arguments.slots is not None)
+    rows = [_row(plan, lag, seconds, arguments, copied) for lag in lags]
     if machine(arguments):
         show_json([asdict(row) for row in rows])
     else:
         say(_table(plan, rows, arguments))
         if arguments.slots is None:
             say(f"\nif calls took their median times, lag {_largest(rows)}: {_slowest(plan, seconds, _largest(rows))}")
-        if _gains(rows) and (copied := with_copied_weights(plan)) is not None:
+        if _gains(rows) and copied is not None:
             places = f"the {'placement' if len(copied.roles) == 1 else 'placements'} of {' and '.join(copied.roles)}"
             say(f'{COPIED}: with transport="{copied.transport}" in {places}, so that no sync waits for earlier calls')
 
@@ -230,7 +232,11 @@ def _lags(texts: Sequence[str], plan: CompiledPlan, by_groups: bool) -> list[int
 
 
 def _row(
-    plan: CompiledPlan, lag: int | None, seconds: Mapping[str, CallSeconds], arguments: argparse.Namespace
+    plan: CompiledPlan,
+    lag: int | None,
+    seconds: Mapping[str, CallSeconds],
+    arguments: argparse.Namespace,
+    copied: CopiedWeights | None,
 ) -> LagRow:
     late: Late | None = None if lag is None else arguments.late or plan.split.queues[0][1].late
     if arguments.slots is None or late is None:
@@ -239,7 +245,7 @@ def _row(
             lag=lag,
             late=late,
             seconds=run.seconds,
-            copied_seconds=_copied_seconds(plan, lag, seconds, arguments, run.seconds),
+            copied_seconds=_copied_seconds(copied, lag, seconds, arguments, run.seconds),
             staleness=_shares(run.staleness),
             dropped=0.0,
             lost=0.0,
@@ -269,15 +275,14 @@ def _row(
 
 
 def _copied_seconds(
-    plan: CompiledPlan,
+    copied: CopiedWeights | None,
     lag: int | None,
     seconds: Mapping[str, CallSeconds],
     arguments: argparse.Namespace,
     waiting: float,
 ) -> float | None:
     """The seconds per step if no role waited in a sync for calls of its readers; None if that gains nothing."""
-    copied = None if lag is None else with_copied_weights(plan)
-    if copied is None:
+    if copied is None or lag is None:
         return None
     run = simulate_plan(with_lag(copied.plan, lag), seconds, arguments.steps, arguments.seed)
     return run.seconds if run.seconds < (1 - LEAST_GAIN) * waiting else None

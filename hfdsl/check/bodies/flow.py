@@ -73,6 +73,10 @@ class FlowInterpretation(Interpretation[V]):
         self.returned, self.followed = list[V | None](), list[str]()
         self.views = dict[str, str]()  # by name of a part or an element of a tensor the name of that
         self.written = set[str]()  # names of tensors of which something has been changed in place
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin what a subclass keeps besides."""
 
     @classmethod
     def of_method(cls, signature: Signature, function: ReadFunction, methods: Mapping[str, ReadFunction]) -> Self:

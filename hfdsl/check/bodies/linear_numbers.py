@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.names import local_names, value_of
@@ -66,8 +66,9 @@ class Linear:
 class LinearInterpretation(FlowInterpretation[V]):
     """An interpretation that also knows names as linear numbers."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def begin(self) -> None:
+        """Begin without names that are known as linear numbers."""
+        super().begin()
         self.forms = dict[str, Linear]()
 
     def give(self, inner: FlowInterpretation[V], arguments: Mapping[str, ast.expr]) -> None:

@@ -26,7 +26,6 @@ from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation, RowGroups
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.known_values import Known, applied, computed, constructor_arguments, plain
 from hfdsl.check.bodies.names import MISSING, value_of
-from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import callee, definition_of
 from hfdsl.check.sources import Function, span_of
@@ -116,17 +115,10 @@ class Uses:
 class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
     """The interpretation of a body in temperatures; ``attributes`` are what is known of those of ``self``."""
 
-    def __init__(
-        self,
-        body: Callable[..., Any],
-        definition: Function,
-        group: RowGroups,
-        ports: Mapping[str, PortType],
-        methods: Mapping[str, ReadFunction] | None = None,
-        depth: int = 0,
-    ) -> None:
-        super().__init__(body, definition, group, ports, methods, depth)
-        self.file, self.uses = definition_span(body).file, Uses()
+    def begin(self) -> None:
+        """Begin with nothing used and no attribute known."""
+        super().begin()
+        self.file, self.uses = definition_span(self.body).file, Uses()
         self.attributes, self.constructors = dict[str, ScaledValue](), list[FunctionType]()
 
     def inner(

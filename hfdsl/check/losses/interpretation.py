@@ -14,10 +14,9 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
-from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
 from hfdsl.check.bodies.linear_numbers import LinearInterpretation
 from hfdsl.check.bodies.names import value_of
-from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.losses import terms
 from hfdsl.check.losses.collected import ClipBound, Collected, OwnRatio, RatioClip, Reversal
 from hfdsl.check.losses.functions import (
@@ -60,21 +59,14 @@ class PolicyInterpretation(LinearInterpretation[PolicyValue]):
     trusts_coefficients: bool = True
     unknown_columns: AbstractSet[str] = frozenset()
 
-    def __init__(
-        self,
-        body: Callable[..., Any],
-        definition: Function,
-        group: RowGroups,
-        ports: Mapping[str, PortType],
-        methods: Mapping[str, ReadFunction] | None = None,
-        depth: int = 0,
-    ) -> None:
-        super().__init__(body, definition, group, ports, methods, depth)
-        self.origins = LogProbOrigins(definition)
+    def begin(self) -> None:
+        """Begin with nothing found, and numbers of the caller's that are positive."""
+        super().begin()
+        self.origins = LogProbOrigins(self.definition)
         self.own_bases = dict[str, Span]()
-        self.file, self.numbers, self.found = definition_span(body).file, {}, Collected.nothing()
+        self.file, self.numbers, self.found = definition_span(self.body).file, {}, Collected.nothing()
         self.columns = dict[str, PolicyValue]()
-        self.names |= {name: POSITIVE for name, kind in ports.items() if isinstance(kind, StaticType)}
+        self.names |= {name: POSITIVE for name, kind in self.ports.items() if isinstance(kind, StaticType)}
 
     def inner(
         self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]

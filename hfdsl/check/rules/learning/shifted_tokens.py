@@ -22,10 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from hfdsl.check.bodies.flow import FlowInterpretation
-from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation, RowGroups
+from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.next_tokens import next_token_models
-from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
@@ -132,17 +131,10 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
 
     models: AbstractSet[str] = frozenset()
 
-    def __init__(
-        self,
-        body: Callable[..., Any],
-        definition: Function,
-        group: RowGroups,
-        ports: Mapping[str, PortType],
-        methods: Mapping[str, ReadFunction] | None = None,
-        depth: int = 0,
-    ) -> None:
-        super().__init__(body, definition, group, ports, methods, depth)
-        self.file, self.found = definition_span(body).file, list[Misaligned]()
+    def begin(self) -> None:
+        """Begin with nothing found."""
+        super().begin()
+        self.file, self.found = definition_span(self.body).file, list[Misaligned]()
 
     def inner(
         self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]
