@@ -37,8 +37,23 @@ LOST_TWICE = Program(
     steps=[("repeat", 0, 2), ("everywhere", 1, 0, 0), ("sieve", 2, 1, 1, None), ("even_padded", 0, 2), ("zero", 0, 3)],
 )
 
+# The driver collects the result of a call that has ended, and a call that has not reads it.
+COLLECTED_BEFORE = Program(
+    places=(
+        Place(mesh=hf.Mesh(pp=2, dp=2), pool=hf.ResourcePool([4], name="pool0"), colocate=False),
+        Place(mesh=hf.Mesh(dp=2), pool=hf.ResourcePool([2], name="pool1"), colocate=False),
+    ),
+    rows=12,
+    everything=False,
+    steps=[
+        *[("micro", 0, 0), ("micro", 0, 1), ("part", 0, 2, 0), ("micro", 0, 3), ("plus", 3, 0), ("custom", 1, 5)],
+        *[("micro", 0, 6), ("micro", 0, 7)],
+    ],
+)
+
 
 @many
+@example(COLLECTED_BEFORE, {0: 0}, Optimize())
 @example(LOST_TWICE, {3: 1, 6: 1}, Optimize())
 @given(
     programs(),

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hfdsl.plan.payloads import PayloadKey
+from hfdsl.plan.payloads import DRIVER_RANK, PayloadKey
 from hfdsl.plan.routes import Routes
 from hfdsl.plan.segments import Segment
 from hfdsl.protocols.state import effects_of
@@ -122,7 +122,9 @@ def ended_calls(
         exporters = {
             segments[number].group
             for number, rank, position in _reads_to_come(routes, reused)
-            if number in reused and replies[number][segments[number].ranks.index(rank)][1][position] is None
+            if number in reused
+            and rank != DRIVER_RANK  # the driver makes it again of what the ranks have returned
+            and replies[number][segments[number].ranks.index(rank)][1][position] is None
         }
         if not exporters:
             return {number: replies[number] for number in reused}, remaining
