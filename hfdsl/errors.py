@@ -16,7 +16,7 @@ class HfError(Exception):
     span: object = None  # the place in the user's text, where more is known than a traceback says
     column: str = ""  # the column of a record whose declaration is wrong
     field: str = ""  # the dotted name of the field of a configuration that is wrong
-    changes: tuple[object, ...] = ()  # changes of the configuration that may remove the error; nobody has tried them
+    changes: tuple[object, ...] = ()  # changes of the configuration that may remove the error; they have not been tried
     help: tuple[str, ...] = ()  # those that were tried and remove it, as a finding has them
     fixes: tuple[object, ...] = ()  # their edits, the same
 

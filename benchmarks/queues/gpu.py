@@ -78,7 +78,8 @@ from hfdsl.rl.workers import (
     SamplerConfig,
     TrainingConfig,
 )
-from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_seconds, simulate_plan
+from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_seconds
+from hfdsl.runtime.queues.queue_simulation import simulate_run
 from hfdsl.runtime.running import Running
 
 GROUP, UPDATES, PROMPT = 8, 2, 32
@@ -356,11 +357,11 @@ def row(
             share = min(1.0, result.occupied / mean(generate.seconds))
             calls[GENERATE] = replace(generate, engine_utilization=share)
             engine = f"{share:.0%}"
-        seconds = case.seconds(simulate_plan(plan, calls, case.batches(count)).results, count)
+        seconds = case.seconds(simulate_run(plan, calls, case.batches(count)).results, count)
         ratio, predicted = f"{base.seconds / result.seconds:.2f}", f"{seconds:.2f}"
         off = f"{seconds / result.seconds - 1:+.1%}"
         if args.gpus == "two" and not case.in_flight:
-            of_its_own = case.seconds(simulate_plan(plan, result.calls, case.batches(count)).results, count)
+            of_its_own = case.seconds(simulate_run(plan, result.calls, case.batches(count)).results, count)
             own = f"{of_its_own / result.seconds - 1:+.1%}"
     return {
         "rows": case.rows,

@@ -105,6 +105,7 @@ CODES: dict[str, Code] = {
     "HF364": Code("prompts that a policy learns", "warning"),
     "HF365": Code("a ratio clipped to a range that is not around 1", "warning"),
     "HF366": Code("a ratio to other log-probs than those that tokens were sampled with", "warning"),
+    "HF367": Code("rows that meet another dim of a tensor", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),
@@ -142,7 +143,7 @@ CODES: dict[str, Code] = {
     "HF514": Code("an invalid pool, or two pools with one name"),
     "HF515": Code("a role class of another type than the dataflow declares"),
     "HF516": Code("arguments that the role's constructor does not accept"),
-    "HF518": Code("an unknown backend"),
+    "HF518": Code("a backend that does not exist, or does not deliver what a plan sends"),
     "HF519": Code("a second plan that does not match the first"),
     "HF520": Code("a reserved or invalid environment variable for workers"),
     "HF521": Code("worker names that are taken, or that do not form a group"),
@@ -217,8 +218,9 @@ CODES: dict[str, Code] = {
     "HF754": Code("stages of a queue with a lag that share all of their processes with GPUs", "warning"),
     "HF755": Code("concurrent calls that cannot be in progress at once"),
     "HF756": Code("more concurrent calls than a lag lets be under way", "warning"),
-    "HF757": Code("a source whose lost groups leave prompts of another one waiting", "warning"),
+    "HF757": Code("a source whose lost groups leave prompts of another one waiting"),
     "HF758": Code("sources of which an update takes different shares of a batch"),
+    "HF759": Code("a lag that makes no step faster", "warning"),
     # HF76x queues in a run
     "HF760": Code("a queue without places for what a step puts in"),
     "HF761": Code("a log that is not one of the decisions of these queues"),
@@ -303,6 +305,7 @@ CODES: dict[str, Code] = {
     "HF964": Code("a saved model without the weights of its configuration"),
     "HF965": Code("an engine that no dataflow samples with", "warning"),
     "HF966": Code("an engine that is slow for a model of its size", "warning"),
+    "HF967": Code("a reward model without a score head", "warning"),
     # HF97x and HF98x configurations of other libraries
     "HF970": Code("a configuration of another library that cannot be read"),
     "HF971": Code("a key that another library refuses"),

@@ -13,6 +13,7 @@ from hfdsl.check.sizes.bindings import Component, components
 from hfdsl.check.sizes.demands import Demand, KnownSizes
 from hfdsl.check.sizes.gather import gather, read_together, scope_of_call
 from hfdsl.check.sizes.requirements import Scope
+from hfdsl.check.timing import StepTime
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature
@@ -59,6 +60,14 @@ class NumberEdits(Protocol):
         ...
 
 
+class Timing(Protocol):
+    """The seconds that calls take, which a later room simulates."""
+
+    def step_time(self, context: Context) -> StepTime:
+        """The time of a step of a placed program with queues that has no errors."""
+        ...
+
+
 @dataclass(frozen=True)
 class Context:
     """A program with its demands, and the question asked of it: sizes, cluster, and whether to try repairs.
@@ -77,6 +86,7 @@ class Context:
     loader: Callable[[], Any] | None = None  # of an experiment: what gives its batches
     is_shuffled: bool = False  # whether the rows of an input are of different questions in random order
     offload: bool = True  # whether idle roles may be moved to host memory
+    timing: Timing | None = None  # the seconds that calls take, if they are known
     trials: Callable[[Finding], Tester | None] | None = field(default=None, compare=False)  # None: nothing is tried
     search: bool = True  # whether sizes are searched for; a trial only needs to know which findings there are
     budget: Budget = field(default_factory=Budget, compare=False)
@@ -108,6 +118,13 @@ class Context:
         """The names of a requirement at a call, with these sizes."""
         scope = scope_of_call(self.program, node, signature, self.sizes)
         return replace(scope, sizes={name: self.known(size) for name, size in scope.sizes.items()})
+
+    @cached_property
+    def step_time(self) -> StepTime | None:
+        """The time of a step; None without queues or ``timing``, or with several sizes."""
+        if self.timing is None or self.alternatives or not self.program.split.queues:
+            return None
+        return self.timing.step_time(self)
 
     @cached_property
     def plain(self) -> Context:

@@ -132,6 +132,11 @@ class Finding:
         }
 
 
+def is_error(finding: Finding) -> bool:
+    """Whether a finding refutes the program."""
+    return finding.severity is Severity.ERROR
+
+
 def _parting(span: Span, other: Span) -> Span:
     """The place, or if the other one is the same place, the first call on the way to it that is not on the other's."""
     calls = zip(span.calls, other.calls, strict=False) if span == other else ()
@@ -140,8 +145,4 @@ def _parting(span: Span, other: Span) -> Span:
 
 def order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Errors before warnings, then by place."""
-    return tuple(
-        sorted(
-            findings, key=lambda f: (f.severity is not Severity.ERROR, f.primary.span == NOWHERE, f.primary.span.line)
-        )
-    )
+    return tuple(sorted(findings, key=lambda f: (not is_error(f), f.primary.span == NOWHERE, f.primary.span.line)))

@@ -251,7 +251,7 @@ class Program:
         placed = (placement.role for placement in self.placements.values())
         for role in dict.fromkeys([*self.graph.roles.values(), *placed]):
             for method in registered_methods(role):
-                with suppress(DefinitionError):  # of a method that nobody calls
+                with suppress(DefinitionError):  # of a method that is not called
                     yield role_signature(role, method)
 
     @cached_property
@@ -328,6 +328,11 @@ def override_of(called: Signature, placed: type) -> Signature | None:
 
 def call_numbers(node: Node) -> Mapping[str, object]:
     """The numbers that a call gives to ports of its method or function, or that they have by default."""
+    return {name: value for name, value in call_constants(node).items() if isinstance(value, (int, float))}
+
+
+def call_constants(node: Node) -> Mapping[str, object]:
+    """The constants that a call gives to ports of its method or function, or that they have by default."""
     signature = signature_of(node)
     if signature is None:
         return {}
@@ -335,7 +340,7 @@ def call_numbers(node: Node) -> Mapping[str, object]:
     parameters = inspect.signature(signature.body).parameters if plain else {}
     values = {name: parameters[name].default for name in plain if name in parameters}
     values |= {name: operand.value for name, operand in node.arguments if isinstance(operand, Constant)}
-    return {name: value for name, value in values.items() if name in plain and isinstance(value, (int, float))}
+    return {name: value for name, value in values.items() if name in plain}
 
 
 def pads(node: Node) -> bool:

@@ -29,8 +29,8 @@ from hfdsl.types.numbers import byte_amount
 class QueueBounds:
     """The bounds of a queue; numbers that a size decides are None if unknown.
 
-    ``worst`` is the largest staleness of a row that is trained, None without a bound; ``states`` are the trained
-    states that its rows were made under, each with their staleness behind this queue and those before it. ``places``
+    ``worst`` is the largest staleness of a row behind this queue and those before it, None without a bound; ``states``
+    are the trained states that its rows were made under, each with their staleness there. ``places``
     are rows: those in flight, and ``least_places`` the fewest with which the stages do not wait for each other.
     """
 
@@ -48,7 +48,7 @@ class QueueBounds:
     bytes: int | None
 
     def __str__(self) -> str:
-        worst = f"at most {self.lag} update{'s' * (self.lag != 1)} late"
+        worst = f"at most {self.worst} update{'s' * (self.worst != 1)} late"
         if self.worst is None:
             worst = f"{self.lag} updates late in the mean, worst unbounded"
         together = f", groups of {self.group}" if self.group > 1 else ""
@@ -77,6 +77,8 @@ def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
     places = None if batch is None else (lag + 1) * batch
     together = queue.group if queue.decides and most != dispatched else gcd(count or 0, batch or 0)
     size = _row_bytes(context, node)
+    states = tuple((f"{state.role}.{state.state}", versions.lag) for state, versions in _states(context, node))
+    bounded = queue.late is not None or not lag
     return QueueBounds(
         file=node.span.file,
         line=node.span.line,
@@ -85,8 +87,8 @@ def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
         group=queue.group,
         put_in=str(dispatched),
         taken=str(batch_rows),
-        worst=lag if queue.late is not None or not lag else None,
-        states=tuple((f"{state.role}.{state.state}", versions.lag) for state, versions in _states(context, node)),
+        worst=max((staleness for _, staleness in states), default=lag) if bounded else None,
+        states=states,
         places=places,
         least_places=None if count is None or batch is None else count + batch - together,
         bytes=None if places is None or size is None else places * size,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 
-from hfdsl.check.findings import Finding, Label, Severity
+from hfdsl.check.findings import Finding, Label, is_error
 from hfdsl.graph.spans import NOWHERE
 
 _RED, _YELLOW, _BLUE, _BOLD, _END = "\033[31;1m", "\033[33;1m", "\033[34;1m", "\033[1m", "\033[0m"
@@ -25,7 +25,7 @@ def render(dataflow: str, findings: Sequence[Finding], facts: str = "", *, color
 
 
 def _summary(dataflow: str, findings: Sequence[Finding], facts: str) -> str:
-    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    errors = sum(map(is_error, findings))
     warnings = len(findings) - errors
     if not findings:
         counts = "no findings"

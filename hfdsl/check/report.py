@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hfdsl.check.findings import VERSION, Finding, Severity
+from hfdsl.check.findings import VERSION, Finding, Severity, is_error
 from hfdsl.check.render import render
 from hfdsl.errors import HfError
 
@@ -59,7 +59,7 @@ class Report:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that refute the program."""
-        return tuple(f for f in self.findings if f.severity is Severity.ERROR)
+        return tuple(filter(is_error, self.findings))
 
     @property
     def warnings(self) -> tuple[Finding, ...]:

@@ -109,7 +109,7 @@ def _pairs_rows(signature: Signature) -> bool | None:
     if signature.rows == Whole or signature.per_rank:
         return False
     if signature.registration is not None and signature.registration.protocol is None:
-        return False  # functions of the user's own cut the arguments
+        return False  # users' functions cut the arguments
     if signature_rows(signature.returns) is None or (signature.protocol is None and signature.registration is not None):
         return True
     return None

@@ -10,8 +10,8 @@ from operator import index
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check.context import EVERYTHING, Context, NumberEdits, Tester
-from hfdsl.check.findings import Finding, Label, order
+from hfdsl.check.context import EVERYTHING, Context, NumberEdits, Tester, Timing
+from hfdsl.check.findings import Finding, Label, is_error, order
 from hfdsl.check.program import Program
 from hfdsl.check.queue_bounds import queue_bounds
 from hfdsl.check.report import Coverage, Report
@@ -36,6 +36,7 @@ from hfdsl.check.rules.learning import (
     borrowed_scores,
     clip_ranges,
     constant_seeds,
+    critic_losses,
     critics,
     crossed_critics,
     discounts,
@@ -43,6 +44,7 @@ from hfdsl.check.rules.learning import (
     dropout,
     ends,
     engines,
+    equal_scores,
     imitation,
     kl_signs,
     learned_parts,
@@ -88,9 +90,19 @@ from hfdsl.check.rules.placement import (
     tensor_groups,
     transports,
 )
-from hfdsl.check.rules.queues import bounds, concurrency, followed_queues, in_flight, lags, live_queues, sources
+from hfdsl.check.rules.queues import (
+    bounds,
+    concurrency,
+    followed_queues,
+    in_flight,
+    lags,
+    live_queues,
+    sources,
+    spare_lags,
+)
 from hfdsl.check.rules.rows import (
     balances,
+    broadcasts,
     collects,
     copies,
     dims,
@@ -153,6 +165,7 @@ RULES: tuple[Rule | BySize, ...] = (
     formulas.groups_have_a_spread,
     zero_spreads.divisors_are_not_zero,
     mixed_rows.rows_are_kept_apart,
+    broadcasts.rows_meet_rows,
     padded_tokens.padding_is_no_token,
     padded_losses.losses_leave_padding_out,
     loss_masks.losses_are_of_responses,
@@ -236,6 +249,7 @@ RULES: tuple[Rule | BySize, ...] = (
     dropout.ratios_are_without_dropout,
     loss_terms.terms_do_what_they_say,
     loss_signs.losses_have_their_signs,
+    critic_losses.critics_take_the_greater_error,
     clip_ranges.clips_are_around_one,
     ratio_bases.ratios_are_to_samplers,
     references.losses_have_their_reference,
@@ -248,12 +262,15 @@ RULES: tuple[Rule | BySize, ...] = (
     mistaken_numbers.numbers_are_those_that_roles_gave,
     learned_parts.critics_learn_the_rows_of_policies,
     returns.critics_learn_the_returns_of_advantages,
+    critic_losses.critics_learn_no_advantages,
+    critic_losses.critics_clip_around_old_values,
     crossed_critics.critics_learn_over_their_own_values,
     baselines.baselines_are_other_scores,
     imitation.imitated_responses_are_chosen,
     sampling.responses_of_a_prompt_differ,
     sampling.rollouts_are_of_the_whole_distribution,
     ends.responses_end,
+    equal_scores.scores_tell_responses_apart,
     BySize(sampling.results_have_their_size),
     BySize(caches.caches_hold_a_row),
     BySize(lengths.penalties_can_act),
@@ -290,19 +307,20 @@ def check(
     numbers: NumberEdits | None = None,
     is_shuffled: bool = False,
     repairs: bool = True,
+    timing: Timing | None = None,
 ) -> Report:
     """The report on a dataflow: every finding of every rule.
 
     ``call_site`` is where its sizes are given, or else ``numbers`` edits them; ``loader`` gives the batches of an
     experiment, and ``is_shuffled`` says that their rows are of different questions in random order. Without ``repairs``
-    the report says only what is wrong.
+    the report says only what is wrong. With ``timing`` it says how long a step of a program with queues takes.
     """
     start = perf_counter()
     try:
         context = build_context(body, deployment, dims, cluster, call_site)
     except DefinitionError as error:  # an annotation without meaning: there is no program to continue with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
-    context = replace(context, loader=loader, numbers=numbers, is_shuffled=is_shuffled)
+    context = replace(context, loader=loader, numbers=numbers, is_shuffled=is_shuffled, timing=timing)
     return build_report(context, start, repairs=repairs)
 
 
@@ -352,7 +370,8 @@ def build_report(context: Context, start: float, *, repairs: bool = True) -> Rep
     def tester(finding: Finding) -> Tester | None:
         return partial(all_trials().removes, finding) if all_trials().admit(finding) else None
 
-    findings = order(run_rules(replace(context, trials=tester if repairs else None, search=repairs)))
+    asked = replace(context, trials=tester if repairs else None, search=repairs)
+    findings = order(run_rules(asked))
     if findings:
         from hfdsl.check.suppressions import unsuppressed
 
@@ -367,9 +386,16 @@ def build_report(context: Context, start: float, *, repairs: bool = True) -> Rep
         search_cut_off=context.budget.exhausted,
     )
     engines = [f"'{role}' samples with {engine}" for role, engine in _engines(context.program.placements)]
-    facts = f" ({', '.join([counts, *engines, *coverage.omissions, f'{milliseconds:.1f} ms'])})"
+    times = () if any(map(is_error, findings)) else _times(asked)
+    facts = f" ({', '.join([counts, *engines, *times, *coverage.omissions, f'{milliseconds:.1f} ms'])})"
     report = Report(context.program.graph.name, findings, facts, coverage)
     return replace(report, queues=queue_bounds(context)) if report.ok and context.program.split.queues else report
+
+
+def _times(context: Context) -> Iterator[str]:
+    """The time of a step and its bottleneck."""
+    if (time := context.step_time) is not None:
+        yield f"{time.seconds:.4g} s per step, longest {time.bottleneck}"
 
 
 def _engines(placements: Mapping[str, Placement[Any]]) -> Iterator[tuple[str, str]]:
@@ -388,4 +414,6 @@ def run_rules(context: Context) -> Sequence[Finding]:
         for finding in check_each_size(context, find) if several else find(context):
             # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
             findings.setdefault((finding.code, finding.primary.span, finding.message), finding)
-    return list(findings.values())
+    if context.timing is None or any(map(is_error, findings.values())):
+        return list(findings.values())
+    return [*findings.values(), *spare_lags.lags_make_steps_faster(context, findings.values())]

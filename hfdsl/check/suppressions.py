@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hfdsl.check.codes import CODES
-from hfdsl.check.findings import Finding, Severity
+from hfdsl.check.findings import Finding, is_error
 
 COMMENT = re.compile(r"#\s*hf:\s*ignore(?:\[([^\]]*)\])?(?=\s*(?:#.*)?$)")
 
@@ -17,7 +17,7 @@ def unsuppressed(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings that no comment hides; if a comment was meant to hide one, it says why it did not."""
     for finding in findings:
         codes = _ignored(finding)
-        if finding.severity is Severity.ERROR or finding.code not in codes:
+        if is_error(finding) or finding.code not in codes:
             yield replace(finding, notes=(*finding.notes, *_notes(finding, codes)))
 
 

@@ -37,7 +37,7 @@ class SyncSide:
     def entries(self) -> tuple[object, ...] | None:
         """The entries that the role states for the state, also where they are no parameters.
 
-        None if only a base class states any, or nobody.
+        None if only a base class states any, or none does.
         """
         place = self.placement
         if self.overridden is not None:

@@ -127,9 +127,10 @@ class Dataflow(Generic[P, R]):
         options = {name: value for name, value in options.items() if name not in roles}
         for name, value in options.items():
             if name not in own_options:
-                raise WiringError(
-                    "HF202", f"'{self.body.__name__}' has no option '{name}'; {closest(name, list(own_options))}"
-                )
+                advice = closest(name, list(own_options))
+                if name in inspect.signature(self.body).parameters:
+                    advice = "this parameter would be one behind '*' and with a default"
+                raise WiringError("HF202", f"'{self.body.__name__}' has no option '{name}'; {advice}")
             if name in hints and not fits_static(Constant(value), hints[name]):
                 shown = getattr(hints[name], "__name__", hints[name])
                 raise WiringError(

@@ -16,7 +16,6 @@ from hfdsl.graph.parameters import optional_role
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result, raw_columns
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
-from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
@@ -211,17 +210,17 @@ class EagerRole:
         body, label = getattr(self._worker, signature.name), f"{self._name}.{signature.name}"
         arguments = call_arguments(label, signature, args, kwargs)
         registration = signature.registration
-        mode = registration.meaning if registration else None
-        if isinstance(mode, Functions) and registration and registration.execute_mode is Execute.ALL:
+        functions = registration.functions if registration else None
+        if functions is not None:
             group = _SoleGroup((self._worker,))
             named = {port.name for port in signature.ports if port.keyword_only}
             loose = [name for name in arguments if name not in named]
-            split, split_kwargs = mode.dispatch_fn(
+            split, split_kwargs = functions.dispatch_fn(
                 group, *(arguments[n] for n in loose), **{n: v for n, v in arguments.items() if n in named}
             )
             entries = dict(zip(loose, split, strict=False)) | split_kwargs
             result = call_body(label, signature, body, {name: entry[0] for name, entry in entries.items()})
-            collected = mode.collect_fn(group, [result])
+            collected = functions.collect_fn(group, [result])
             check_result(label, signature.returns, collected, "from its collect function")
             return collected
         if signature.per_rank:

@@ -1,4 +1,4 @@
-"""Why a run cannot follow queues that decide while it runs, as far as the graph shows it.
+"""Why a run cannot follow dynamic queues, as far as the graph shows it.
 
 A queue with ``late="drop"``, ``"refill"`` or ``"mask"`` decides which groups an update gets; they may be of several
 steps. A worked example::
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from hfdsl.graph.columns import columns_read, origins, result_origins
 from hfdsl.graph.infer import Inference, infer
-from hfdsl.graph.program import Filter, Graph, Node, Queue, Ref
+from hfdsl.graph.program import Filter, FunctionCall, Graph, Node, Queue, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, RecordType
 from hfdsl.graph.stages import Split, Stage, effects, split, stages
 from hfdsl.types.batches import schema
@@ -42,9 +42,15 @@ def loses_groups(rows: Size | None) -> bool:
     return rows is not None and any(isinstance(atom, KeptGroups) for atom in rows.atoms)
 
 
+def takes_weights_in_flight(graph: Graph) -> bool:
+    """Whether a role takes weights between the tokens of a call."""
+    return any(isinstance(node.op, RoleCall) and node.op.during is not None for node in graph.calls)
+
+
 def queue_problems(graph: Graph, inference: Inference) -> Iterator[tuple[Node, QueueProblem]]:
-    """The problems of each queue of a program whose queues decide; the program has no value that bypasses a queue."""
+    """The problems of each queue of a program with dynamic queues; the program has no value that bypasses a queue."""
     parts, staged = split(graph), stages(graph, inference)
+    in_flight = takes_weights_in_flight(graph)
     inferences = [infer(stage.graph) for stage in staged]
     for node, queue in parts.queues:
         feeding, reading = staged[parts.producer(node)], staged[parts.of[node.id]]
@@ -55,10 +61,12 @@ def queue_problems(graph: Graph, inference: Inference) -> Iterator[tuple[Node, Q
         loses = loses_groups(inferences[feeding.number].rows(feeding.nodes.index(put_in)))
         problems = (
             *_topology_problems(parts, node),
+            *(_moved(problem, reading) for problem in _driver_problems(reading.graph, queue_input)),
             *(_moved(problem, reading) for problem in _column_problems(node, reading.graph, queue_input)),
             *_result_problems(feeding, reading, queue_input),
             *(_moved(problem, reading) for problem in _mask_problems(queue, masks, reading.graph, queue_input)),
             *_group_problems(parts, node, loses=loses),
+            *(_in_flight_problems(parts, node) if in_flight else ()),
         )
         yield from ((node, problem) for problem in problems)
 
@@ -92,6 +100,26 @@ def _topology_problems(parts: Split, node: Node) -> Iterator[QueueProblem]:
     if len(_fed_by(parts, before)) > 1:
         text = "the stage in front of it feeds several queues, one of which is in front of another and might fill up"
         yield QueueProblem(text)
+
+
+def _driver_problems(reading: Graph, queue_input: int) -> Iterator[QueueProblem]:
+    """The problems of calls that would read rows of a queue in the driver, which has none of them."""
+    has_processes = any(isinstance(node.op, RoleCall) and not _runs_in_driver(node.op) for node in reading.calls)
+    for node in reading.calls:
+        if not any(read == queue_input for read, _ in columns_read(reading, node.id)):
+            continue
+        text = f"'{node.label}' reads its rows in the driver, which has none of them"
+        if isinstance(node.op, FunctionCall) and not has_processes:
+            advice = "its stage calls no role: call it in front of the queue, or in a stage that calls a role"
+            yield QueueProblem(f"{text}, since {advice}", node.id)
+        elif isinstance(node.op, RoleCall) and _runs_in_driver(node.op):
+            advice = "its protocol is a pair of functions: register it with one of Dispatch, or an hf.Protocol"
+            yield QueueProblem(f"{text}, since {advice}", node.id)
+
+
+def _runs_in_driver(call: RoleCall) -> bool:
+    registration = call.signature.registration
+    return registration is not None and registration.functions is not None
 
 
 def _column_problems(queue: Node, reading: Graph, queue_input: int) -> Iterator[QueueProblem]:
@@ -161,6 +189,18 @@ def _group_problems(parts: Split, node: Node, *, loses: bool) -> Iterator[QueueP
         if loses:
             text = "loses groups to a filter while other queues of its stage keep theirs, and fill up"
             yield QueueProblem(f"{text}: put all columns into one queue", first_filter)
+
+
+def _in_flight_problems(parts: Split, node: Node) -> Iterator[QueueProblem]:
+    """The problems of a queue while weights arrive in flight: one queue has the loads of its dispatches in its log."""
+    first, *others = [queue for queue, _ in parts.queues]
+    if others and node is first:
+        text = f"weights arrive in flight, but the program has {len(parts.queues)} queues"
+        yield QueueProblem(f"{text}: leave out during=", others[0].id)
+    for other in parts.graph.nodes:
+        if isinstance(other.op, Filter) and parts.of[other.id] == parts.producer(node):
+            text = "weights arrive in flight, but a filter in front of it waits for a call"
+            yield QueueProblem(f"{text}: filter behind the queue, or leave out during=", other.id)
 
 
 def _filter_before(graph: Graph, queue: Node) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 _ROOMS = (
@@ -71,7 +71,7 @@ NOWHERE = Span("<unknown>", 0)
 def caller_span() -> Span:
     """The expression in the user's code that is being executed: the innermost frame outside of hfdsl's own rooms.
 
-    Nowhere, where only the command line stands between: who starts it is not a program of the user's.
+    Nowhere, where only the command line stands between: what starts it is no program of a user.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_library(frame):
@@ -98,7 +98,7 @@ def traced_span(runner: CodeType) -> Span:
 
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-"""Functions that Python creates for an expression, without a call of the user's."""
+"""Functions that Python creates for an expression, without a user's call."""
 
 
 def _through_calls(steps: list[tuple[str, Span]]) -> Span:
@@ -142,6 +142,20 @@ def traceback_span(error: BaseException, runner: CodeType | None = None) -> Span
     if not steps:
         return NOWHERE
     return steps[-1][1] if runner is None else _through_calls(steps)
+
+
+def until_user(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback up to the innermost place outside of hfdsl; the whole one if there is none."""
+    steps, entry = list[TracebackType](), trace
+    while entry is not None:
+        steps.append(entry)
+        entry = entry.tb_next
+    while steps and _is_library(steps[-1].tb_frame):
+        steps.pop()
+    shortened: TracebackType | None = None
+    for step in reversed(steps):
+        shortened = TracebackType(shortened, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    return shortened or trace
 
 
 _Positions: TypeAlias = "tuple[tuple[int | None, int | None, int | None, int | None], ...]"

@@ -52,7 +52,7 @@ class Mark:
         return cls(None if tensor.is_inference() else tensor._version, _sample(tensor))
 
     def differs(self, value: Any) -> bool:
-        """Whether somebody has written into the column since then."""
+        """Whether the column has been written since then."""
         now = Mark.of(value)
         return self.count != now.count or self.sample != now.sample
 

@@ -83,7 +83,7 @@ def _parameter_misuse(body: Callable[..., Any], span: Span, name: str, hints: Ma
     advice = "annotate it with a class derived from hf.Batch or hf.Worker"
     if optional_role(kind):
         advice = "give an optional role the default None"
-    facts = shown, f"{advice}; a constant can be a variable of the module"
+    facts = shown, f"{advice}; an option stands behind '*' and has a default"
     return Misuse(MisuseKind.PARAMETER, span, body.__name__, name, facts)
 
 

@@ -330,8 +330,13 @@ class Tracer:
             return value
         if self.is_known_container(value):
             return Symbolic(self, ErrorValue(), None, "<broken>")
-        shown = value._shown if isinstance(value, Symbolic) else type(value).__name__
-        return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
+        if isinstance(value, Symbolic) and isinstance(value._operand, Ref) and value._operand.column is not None:
+            return self.misuse(MisuseKind.NOT_A_RECORD, operation, value._shown)
+        if isinstance(value, Symbolic):
+            shown = f"'{value._shown}', which is {value._type}"
+        else:
+            shown = f"role '{value._name}'" if isinstance(value, SymbolicRole) else brief(value)
+        return self.misuse(MisuseKind.NOT_ROWS, operation, shown)
 
 
 def _inner_operand(value: Any) -> Operand | None:

@@ -2,7 +2,7 @@
 
 A reader plugs in with a module ``lowering`` that has a function from a configuration to ``Lowered``. It writes a
 ``Draft``: ``take`` copies the value of a key, ``put`` sets a value that follows from several, and ``leave_out`` names
-keys without a field in hfdsl. Keys of the user's that none of these names are listed as left out, too. So a lowering
+keys without a field in hfdsl. Users' keys that none of these names are listed as left out, too. So a lowering
 loses nothing silently, and a finding about a field can name the key that decides it::
 
     draft = Draft(configuration)

@@ -32,12 +32,12 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.value_bytes import has_no_rows, value_bytes
 from hfdsl.errors import WiringError
-from hfdsl.graph.columns import columns_read, row_bytes
+from hfdsl.graph.columns import columns_read, origins, row_bytes
 from hfdsl.graph.first_syncs import first_syncs
 from hfdsl.graph.infer import infer
-from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.program import FunctionCall, Graph, Node, Ref, RoleCall
 from hfdsl.graph.row_weights import row_weights_read
-from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
+from hfdsl.graph.signatures import VALUE, ListType, PortType, RecordType, Signature
 from hfdsl.graph.stages import Stage, split, stages
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import edges
@@ -47,7 +47,7 @@ from hfdsl.plan.plan import DRIVER, Balance, Plan, Step, ValueLayout
 from hfdsl.plan.queues import decides
 from hfdsl.plan.scheduling import scheduled
 from hfdsl.plan.sizes import rows_in
-from hfdsl.protocols.dispatch import Execute, Functions
+from hfdsl.protocols.dispatch import Execute
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Dim, Sizes
@@ -82,37 +82,60 @@ def compile_dataflow(
     )
     if not report.ok:
         raise CheckError(report)
+    return plan_of(context, report, switches)
+
+
+def plan_of(context: Context, report: Report, switches: Optimize) -> CompiledPlan:
+    """The plan of a checked program that is placed."""
     plan = _plan(context, report, switches)
     if not plan.split.queues:
         return plan
-    stage_plans = compile_stages(plan) if decides(plan) else ()
-    return replace(plan, first_syncs=_first_syncs(plan), stage_plans=stage_plans)
+    if decides(plan):
+        stage_plans = compile_stages(plan)
+        balanced = {
+            stage.nodes[step.node] for stage, of_stage in stage_plans for step in of_stage.steps if step.balance
+        }
+        steps = (step if step.node in balanced else replace(step, balance=None) for step in plan.steps)
+        plan = _with_levels_and_edges(replace(plan, steps=tuple(steps), stage_plans=stage_plans))
+    return replace(plan, first_syncs=_first_syncs(plan))
+
+
+def with_graph(plan: Plan, graph: Graph) -> CompiledPlan:
+    """The plan of another ``graph``, with the same deployment, sizes and switches.
+
+    Raises:
+        WiringError: HF742 if a queue is dynamic, and a value goes around one.
+    """
+    return plan_of(_context(plan, graph), plan.report, plan.optimize)
 
 
 def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
     """The stages of a compiled program, each with its own plan on the same processes.
 
+    No process has all rows of a queue, so these do not balance calls. Where weights arrive in flight, rows are at their
+    ranks before any call has ended, so no calls of the stage in front are balanced either.
+
     Raises:
         WiringError: HF742 if a value goes around a queue.
     """
     compiled = []
+    in_flight = any(plan.loads_in_flight(step) for step in plan.steps)
     for stage in stages(plan.graph, plan.inference):
-        program = Program(stage.graph, infer(stage.graph), plan.deployment)
-        context = replace(Context.of(program, dict(plan.dims)), offload=plan.optimize.offload)
         queues = frozenset(node.id for node in stage.graph.inputs if node.label in stage.reads)
-        compiled.append((stage, _plan(context, plan.report, plan.optimize, queues)))
+        optimize = replace(plan.optimize, balance=False) if in_flight and stage.feeds else plan.optimize
+        compiled.append((stage, _plan(_context(plan, stage.graph), plan.report, optimize, queues)))
     return tuple(compiled)
 
 
 def _first_syncs(plan: Plan) -> CompiledPlan | None:
     """The plan of what a stream sends before its first dispatch; None if that is nothing."""
     graph = first_syncs(plan.graph)
-    if graph is None:
-        return None
-    context = replace(
-        Context.of(Program(graph, infer(graph), plan.deployment), dict(plan.dims)), offload=plan.optimize.offload
-    )
-    return _plan(context, plan.report, plan.optimize)
+    return None if graph is None else _plan(_context(plan, graph), plan.report, plan.optimize)
+
+
+def _context(plan: Plan, graph: Graph) -> Context:
+    program = Program(graph, infer(graph), plan.deployment)
+    return replace(Context.of(program, dict(plan.dims)), offload=plan.optimize.offload)
 
 
 def _plan(context: Context, report: Report, switches: Optimize, queues: frozenset[int] = frozenset()) -> CompiledPlan:
@@ -123,7 +146,7 @@ def _plan(context: Context, report: Report, switches: Optimize, queues: frozense
     groups = process_groups(deployment)
     layouts: dict[int, ValueLayout] = {node.id: ValueLayout(DRIVER, (0,)) for node in context.program.graph.inputs}
     steps = _numbered([_step(context, groups, layouts, node, queues) for node in context.program.graph.calls])
-    steps = _balanced(steps, context) if switches.balance else steps
+    steps = _balanced(steps, context, queues) if switches.balance else steps
     stage_of = split(context.program.graph).of
     steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
     steps = scheduled(steps, context.program.graph, deployment, groups, switches.bucket_bytes, deltas=switches.deltas)
@@ -147,6 +170,11 @@ def _plan(context: Context, report: Report, switches: Optimize, queues: frozense
         offloads=gpus.idle_periods,
         resident=tuple(resident for resident, _ in gpus.fullest),
     )
+    return _with_levels_and_edges(plan)
+
+
+def _with_levels_and_edges(plan: CompiledPlan) -> CompiledPlan:
+    """The plan with what follows from its other fields."""
     plan = replace(plan, steps=with_levels(plan))
     return replace(plan, edges=edges(plan))
 
@@ -209,8 +237,7 @@ def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, o
         return replace(base, ranks=(0,), chunk_of=(0,), layout=ValueLayout(group.name, (0,)))
     protocol = op.signature.protocol
     if protocol is None:
-        meaning = registration.meaning
-        return replace(base, custom=meaning if isinstance(meaning, Functions) else None)
+        return replace(base, custom=registration.functions)
     per_rank, holders = protocol.takes == "per_rank", protocol.collected(mesh)
     gives_list = op.signature.gives != "whole"
     # A joined value that was not split is the same on every rank that is collected: one copy of it is the value.
@@ -284,7 +311,7 @@ def _home(
     node: Node,
     queues: frozenset[int],
 ) -> ValueLayout:
-    """The group that holds most of the input; for rows from a queue, that of the first role of the reading stage.
+    """The group that holds most of the input; for rows from a queue, that of a role of the reading stage.
 
     In the processes of another stage a call would wait for what they do for later steps.
     """
@@ -302,7 +329,9 @@ def _home(
         return max(bytes_read, key=lambda layout: bytes_read[layout])
     for call in split.calls(split.of[node.id]) if from_queue else ():
         if isinstance(call.op, RoleCall):
-            return _role_step(context, groups, call, call.op).layout
+            layout = _role_step(context, groups, call, call.op).layout
+            if layout.group != DRIVER:
+                return layout
     return ValueLayout(DRIVER, (0,))
 
 
@@ -313,12 +342,14 @@ def _rows_from(context: Context, node: Node) -> int | None:
     return None
 
 
-def _balanced(steps: list[Step], context: Context) -> list[Step]:
-    """Steps with their row weights; steps with the same weights share a partition."""
+def _balanced(steps: list[Step], context: Context, queues: frozenset[int]) -> list[Step]:
+    """Steps with their row weights, unless a queue has these; steps with the same weights share a partition."""
     graph, first = context.program.graph, dict[Ref, int]()
 
     def balance(step: Step) -> Balance | None:
         weights = row_weights_read(graph, graph.nodes[step.node]) if step.chunks > 1 else None
-        return None if weights is None else Balance(first.setdefault(weights, step.node), weights)
+        if weights is None or any(node in queues for node, _ in origins(graph, weights.node, weights.column or VALUE)):
+            return None
+        return Balance(first.setdefault(weights, step.node), weights)
 
     return [replace(step, balance=balance(step)) for step in steps]

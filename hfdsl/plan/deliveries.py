@@ -44,7 +44,7 @@ of two rows each; ``reference``, one rank on a host of its own, reads both colum
 
 Three sets of destinations read something: the judge's first host and the reference's read rows 0 and 1 of the ids, the
 judge's second host and the reference's rows 2 and 3, and the reference's alone the mask. Each set gets one payload, so
-every row of a column leaves its process once, and no host receives a row that nobody reads there.
+every row of a column leaves its process once, and no host receives a row that is not read there.
 
 It happens in two steps. ``pack_payloads`` collects, per chunk, what each destination reads (``RemoteReads``), divides
 the rows by the set of their destinations, and packs all slices of a process with the same *audience* into one payload.

@@ -140,7 +140,7 @@ def _rebalanced(plan: Plan, step: Step, balanced_by: Mapping[int, int | None]) -
 def _through_queues(plan: Plan, step: Step) -> frozenset[int]:
     """The values that a step reads from a queue.
 
-    If the queue decides during the run, their handles wait in the driver until it does, so they are in the object
+    If the queue is dynamic, their handles wait in the driver until it decides, so they are in the object
     store, and any rank may read any of their rows.
     """
     sources = {node for node, _ in columns_read(plan.graph, step.node)}

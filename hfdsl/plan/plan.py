@@ -138,7 +138,7 @@ class Plan:
     ``value_bytes`` are the bytes of values without rows (of each entry of a list), None if nothing declares them.
     ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
     most memory of their GPUs. ``first_syncs`` is what a stream runs once before its first dispatch,
-    ``stage_of`` what the plan of a stage is a stage of, ``stage_plans`` those of a plan whose queue decides.
+    ``stage_of`` what the plan of a stage is a stage of, ``stage_plans`` those of a plan with a dynamic queue.
     """
 
     graph: Graph

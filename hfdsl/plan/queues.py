@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from hfdsl.graph.infer import infer
-from hfdsl.graph.program import Node, Queue
+from hfdsl.graph.program import Node, Queue, RoleCall
 from hfdsl.graph.queue_problems import loses_groups
+from hfdsl.graph.stages import effects
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.rows import row_table
+from hfdsl.plan.rows import row_table, runtime_queries
 
 
 def decides(plan: Plan) -> bool:
-    """Whether a queue decides while the plan runs.
+    """Whether the plan has a dynamic queue, which decides while it runs.
 
     It does not wait, or takes out other rows than a step puts in, or weights arrive in flight, at times that a log has
     to keep.
@@ -37,6 +38,25 @@ def out_of_step(plan: Plan) -> bool:
         or (queue.decides and node.batch is not None and loses_groups(inference.rows(node.batch.node)))
         for node, queue in plan.split.queues
     )
+
+
+def training_calls(plan: Plan) -> frozenset[int]:
+    """The calls that train a state, by which a step ends that has no result: weights may arrive later.
+
+    A load waits for the calls of its process that were submitted before it, which are of later steps.
+    """
+    training = (node.id for node in plan.graph.calls if any(effect.kind == "writes" for _, effect in effects(node)))
+    return frozenset(training)
+
+
+def queried_calls(plan: Plan) -> Iterator[tuple[Node, RoleCall]]:
+    """The calls of roles that wait for the rows that filters keep, or for row weights."""
+    behind = {query.node for query in runtime_queries(plan)}
+    for node in plan.graph.nodes:
+        if any(ref.node in behind for ref in node.refs):
+            behind.add(node.id)
+        if node.id in behind and isinstance(node.op, RoleCall):
+            yield node, node.op
 
 
 def _takes_other_rows(node: Node, queue: Queue, rows: Mapping[int, int]) -> bool:

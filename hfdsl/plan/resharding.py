@@ -134,7 +134,7 @@ class Schedule:
 
     @cached_property
     def redundant(self) -> tuple[int, ...]:
-        """The bytes that a rank holds for the source beside those for the target: 0 if nobody shares processes."""
+        """The bytes that a rank holds for the source beside those for the target: 0 if no roles share processes."""
         held = self.source_bytes(attrgetter("item_bytes"))
         owned = self._per_rank(lambda need: need.owned_elements) if self.in_place else [0] * len(held)
         return tuple(own - kept for own, kept in zip(held, owned, strict=True))
@@ -180,6 +180,7 @@ class Schedule:
         return all(
             sum(len(part.ranks) for part in parts if part.boxes == (whole(route.shape),)) == mesh.world_size
             for route in self.routes
+            if 0 not in route.shape
             for parts, mesh in ((route.sources, self.source_mesh), (route.needs, self.target_mesh))
         )
 
@@ -295,7 +296,7 @@ class Schedule:
 
     @cached_property
     def gather_groups(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of source ranks whose all-gather is the sync; empty if it is none.
+        """The groups of source ranks whose all-gather is the sync; empty if it is none, or if nothing moves.
 
         All that a rank of a group holds goes to all others of it, and they receive nothing else.
         """
@@ -310,6 +311,8 @@ class Schedule:
                     senders = {self._owner(piece, rank, place) for piece in need.received}
                     groups.setdefault(self.shared[rank], {self.shared[rank]}).update(senders)
         if any(groups.get(peer) != group for group in groups.values() for peer in group):
+            return ()
+        if all(len(group) == 1 for group in groups.values()):
             return ()
         return tuple(dict.fromkeys(tuple(sorted(group)) for group in groups.values()))
 

@@ -106,7 +106,7 @@ def compute_routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints
     """Who sends what to whom, for one set of sizes.
 
     A step that waits for an unresolved runtime query, a filter or the weights that balance its rows, is left out. A
-    value that it reads leaves its process whole, since nobody knows yet who reads which rows.
+    value that it reads leaves its process whole, since the readers of each row are not known yet.
     """
     context = RoutingContext.of(plan, table, topology, hints.inline_inputs)
     received = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import get_origin
 
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.deploy.pools import node_runs
@@ -82,6 +83,13 @@ def _exports_held(export: Step, deployment: Deployment) -> bool:
     return declares and not hasattr(deployment[export.role or ""].role, "held_weights")
 
 
+def _returns_dict(export: Step) -> bool:
+    """Whether a method returns weights by name, of which each can be converted; of other values nothing is known."""
+    annotation = getattr(export.signature.returns, "annotation", None)
+    returned = get_origin(annotation) or annotation
+    return isinstance(returned, type) and issubclass(returned, Mapping)
+
+
 def _hosts(group: ProcessGroup) -> list[int]:
     """A number for the host of each rank: before launch, two pools are taken to be on different hosts."""
     places = [(id(root), node) for root, node, slots in node_runs(group.pool) for _ in range(slots)]
@@ -121,7 +129,8 @@ def _scheduled(
     schedule = compiled(source, source_mesh)
     is_whole = schedule.is_whole
     broadcast = is_whole and not shared and hasattr(role, "held_weights")
-    if is_whole and not broadcast and not names:
+    converts = _returns_dict(export) and any(exported.dtype != loaded.dtype for exported, loaded in pairs)
+    if is_whole and not broadcast and not names and not converts:
         return None  # one value for all, which the method returns
     if broadcast:
         source, source_mesh = whole, Mesh()

@@ -22,7 +22,7 @@ The example of ``hfdsl.plan.routes``, which ``tests/plan/test_worked_example.py`
   would wait for the log-probabilities too. (It joins once a run has measured that it takes less time than a call.)
 - ``update`` does not join ``log_probs``: it reads the advantages, which are not there yet when ``log_probs`` begins.
 
-Why nobody waits longer. A payload leaves its process when the call that makes it ends, and a call begins when all that
+Why no call waits longer. A payload leaves its process when the call that makes it ends, and a call begins when all that
 it receives is there. Let a step S join the segment that begins with F.
 
 - The segment begins no later than F alone would: a value that S reads from elsewhere is also read by an earlier step of
@@ -201,7 +201,7 @@ def segments(
             last is not None
             and plan.optimize.fusion
             and _may_share_call(plan, waits, received, last, step)
-            and (step.node in short_steps or _delays_nobody(waits, readers, last, step))
+            and (step.node in short_steps or _delays_nothing(waits, readers, last, step))
         ):
             ranks = tuple(sorted({*last.ranks, *step.ranks}))
             by_number[last.number] = replace(last, steps=(*last.steps, step), ranks=ranks)
@@ -250,7 +250,7 @@ def _may_share_call(
     return all(node not in waits.before or ended >> node & 1 for node in received[step.node] - present)
 
 
-def _delays_nobody(waits: Dependencies, readers: Mapping[int, set[int]], segment: Segment, step: Step) -> bool:
+def _delays_nothing(waits: Dependencies, readers: Mapping[int, set[int]], segment: Segment, step: Step) -> bool:
     """Whether no rank, and no reader elsewhere, waits longer for a segment that a step joins.
 
     The segment has the ranks of the step, and readers elsewhere of what it makes wait for the step in any case.

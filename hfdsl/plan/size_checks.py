@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.check.findings import Severity
+from hfdsl.check.findings import is_error
 from hfdsl.check.program import Program
 from hfdsl.check.rules.dataflow.presence import certain_columns
 from hfdsl.check.rules.dataflow.wiring import mismatches
@@ -32,7 +32,7 @@ def check_sizes(plan: Plan, sizes: Mapping[Any, int]) -> None:
         return  # no size was left open; the report cannot say this, since a comment may hide its warning
     context = Context.of(Program(plan.graph, plan.inference, plan.deployment), sizes)
     for finding in chain(*(rule(context) for rule in RULES)):
-        if finding.severity is Severity.ERROR:
+        if is_error(finding):
             open_ = ", ".join(f"{dim.__name__} = {size}" for dim, size in sizes.items() if dim not in plan.dims)
             details = "; ".join((finding.message, *finding.notes))
             line = f"{finding.code}, line {finding.primary.span.line}"

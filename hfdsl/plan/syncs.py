@@ -67,8 +67,12 @@ class SyncTraffic:
         return (
             f"{self.state} {way}: a rank needs up to {byte_amount(self.needed)}{beside}, "
             f"receives up to {byte_amount(self.received)}{how}, and has at most {byte_amount(self.peak)} at once; "
-            f"{byte_amount(self.moved)} in all, {self.seconds * 1e3:.3g} ms{self._only_changes}"
+            f"{byte_amount(self.moved)} in all, {self._duration}{self._only_changes}"
         )
+
+    @property
+    def _duration(self) -> str:
+        return f"{self.seconds * 1e3:.3g} ms" if self.seconds < 1 else f"{self.seconds:.3g} s"
 
     @property
     def _only_changes(self) -> str:

@@ -29,14 +29,18 @@ Processes on one device run at the same time. The device needs the seconds of al
 the call's ``utilization``, the part of the device that it keeps busy while it runs alone. Calls at once in an engine
 need this part of the time that the engine needs for them.
 
+Where a batch of a queue is not what a step puts in, stages have no rounds, and only the work of processes and devices
+is counted, for each result: with ``rows=`` of half of a dispatch, an engine that takes 41 s generates once for every
+two results, 41 s / 2 tokens. Filters are taken to keep every group, which is the best case.
+
 A step takes 42 s: already with ``lag=1`` the engine alone is the slowest, and more lag gains nothing. With ``lag=0``,
 where the first edge has no token, a step takes 60 s.
 
 Why it is right: a queue between two stages has k tokens, since its reader is k steps behind; the order of rounds is
 that of ``StageOrder`` in the runtime; the rest is the theorem of ``marked_graph``. The ranks of a call count as
 beginning and ending together, and transfers as taking no time: where both are so and durations are constant, the number
-is exact. A step may take longer where stages are no chain, since then only the work of processes and devices is
-counted, and where calls slow each other down in an engine or, wherever two processes use one, on a device.
+is exact. A step may take longer where stages are no chain or have no rounds, since then only the work of processes and
+devices is counted, and where calls slow each other down in an engine or, wherever two processes use one, on a device.
 """
 
 from __future__ import annotations
@@ -44,27 +48,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 
 from hfdsl.deploy.pools import devices
 from hfdsl.errors import WiringError
 from hfdsl.graph.columns import columns_read
-from hfdsl.graph.program import Derived
+from hfdsl.graph.program import Derived, Node
 from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.marked_graph import Cycle, MarkedGraph, TokenEdge
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.queues import out_of_step
+from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.weight_senders import weight_senders
+from hfdsl.protocols.queueing import queue_problem
 from hfdsl.types.batches import closest
+from hfdsl.types.numbers import brief, is_number
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
     """The cycle that allows no fewer seconds for each step, and the least lag that is as fast as any larger one.
 
-    ``enough_lag`` is None where a step may take longer than the cycle: if stages are no chain, or if calls slow each
-    other down.
+    ``enough_lag`` is None where a step may take longer than the cycle: if stages are no chain or have no rounds, or if
+    calls slow each other down.
     """
 
     cycle: Cycle
@@ -94,8 +102,9 @@ def throughput(
     without an ``engine_utilization`` its engine.
 
     Raises:
-        WiringError: HF992 for a plan without queues, whose steps are one after another, or with batches of several
-            steps; HF202 for a call that the plan does not have, or a number that is no duration or utilization.
+        WiringError: HF992 for a plan without queues, whose steps are one after another, or with batches of an unknown
+            number of steps; HF202 for a call that the plan does not have, or a number that is no duration or
+            utilization; HF740 for a ``lag`` that is none; HF206 for what is no compiled plan.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -118,39 +127,98 @@ def throughput(
     >>> throughput(plan, seconds, lag=0).seconds
     60.0
     """
+    if not isinstance(plan, Plan):
+        raise WiringError("HF206", f"throughput takes a compiled plan, got a {type(plan).__name__}")
     if not plan.split.queues:
         raise WiringError("HF992", f"throughput: '{plan.name}' has no queues, so its steps run one after another")
-    if out_of_step(plan):
-        queue = "a batch of a queue is not what a step puts in, so stages have no rounds"
-        raise WiringError("HF992", f"throughput of '{plan.name}': {queue}; running.stream(seconds=) simulates it")
+    if lag is not None and (problem := queue_problem(rows=None, group=1, lag=lag, late=None)):
+        raise WiringError("HF740", f"throughput: {problem}")
     _check_calls(plan, "seconds", seconds, math.inf)
     _check_calls(plan, "utilization", utilization or {}, 1)
     _check_calls(plan, "engine_utilization", engine_utilization or {}, 1)
-    lags = [queue.lag or 0 if lag is None else lag for _, queue in plan.split.queues]
-    calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
-    orders, servers = list(_orders(plan)), list(_servers_by_device(plan))
-    at_once = {step.label: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
-    in_engine = {label: (engine_utilization or {}).get(label, 1.0) for label in at_once}
-    on_device = {label: (utilization or {}).get(label, 1.0) for label in calls}
-    cycles = [_busy(calls, order) for order in orders]
-    for label, number in at_once.items():
-        cycles += [Cycle((label,), calls[label], number), Cycle((label,), calls[label] * in_engine[label], 1)]
-    work = {label: calls[label] * part for label, part in on_device.items()}
-    work |= {label: work[label] * max(part, 1 / at_once[label]) for label, part in in_engine.items()}
-    cycles += [_busy(work, [label for labels in of_device for label in labels]) for of_device in servers]
-    busiest = max(cycles, key=lambda cycle: cycle.ratio, default=Cycle((), 0.0, 1))
+    work = _Work(
+        plan, seconds, utilization=utilization or {}, engine_utilization=engine_utilization or {}, rates=_rates(plan)
+    )
+    busiest = max(work.cycles(), key=lambda cycle: cycle.ratio, default=Cycle((), 0.0, 1))
     ends_of_queues = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
-    if ends_of_queues != [*pairwise(range(plan.split.count))]:
-        return Throughput(busiest, None)  # stages are no chain
-    overlapping = {TokenEdge(label, label, number) for label, number in at_once.items()}
-    rounds = _Rounds(calls, frozenset({*_order_edges(orders), *overlapping, *_fences(plan)}), tuple(_paths(plan)))
+    if out_of_step(plan) or ends_of_queues != [*pairwise(range(plan.split.count))]:
+        return Throughput(busiest, None)
+    lags = [queue.lag or 0 if lag is None else lag for _, queue in plan.split.queues]
+    overlapping = {TokenEdge(label, label, number) for label, number in work.at_once.items()}
+    edges = frozenset({*_order_edges(work.orders), *overlapping, *_fences(plan)})
+    rounds = _Rounds(work.calls, edges, tuple(_paths(plan)))
     fastest = _slowest(rounds.graph([None] * len(lags)), busiest)
     enough = 0
     while rounds.graph([enough] * len(lags)).slower_cycle(fastest.ratio) is not None:
         enough += 1
-    timed = {label: part for label, part in on_device.items() if calls[label]}
-    enough_lag = None if _slowed(at_once, in_engine, timed, servers) else enough
-    return Throughput(_slowest(rounds.graph(lags), fastest), enough_lag)
+    return Throughput(_slowest(rounds.graph(lags), fastest), None if work.slows_calls() else enough)
+
+
+class _Work:
+    """The seconds in which calls occupy processes, engines and devices for each result.
+
+    ``rates`` has the steps of each stage for each result.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        seconds: Mapping[str, float],
+        *,
+        utilization: Mapping[str, float],
+        engine_utilization: Mapping[str, float],
+        rates: Sequence[Fraction],
+    ) -> None:
+        self.calls = {step.label: seconds.get(step.label, 0.0) for step in plan.steps}
+        self.orders, self._servers = list(_orders(plan)), list(_servers_by_device(plan))
+        self.at_once = {step.label: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
+        self._in_engine = {label: engine_utilization.get(label, 1.0) for label in self.at_once}
+        self._on_device = {label: utilization.get(label, 1.0) for label in self.calls}
+        self._results = math.lcm(*(rate.denominator for rate in rates))
+        self._counts = {step.label: int(rates[plan.split.of[step.node]] * self._results) for step in plan.steps}
+
+    def cycles(self) -> Iterator[Cycle]:
+        """A cycle for each process, engine and device, which works for one result after another."""
+        for order in self.orders:
+            yield self._busy(self.calls, order)
+        for label, number in self.at_once.items():
+            yield self._busy(self.calls, [label], number)
+            yield self._busy({label: self.calls[label] * self._in_engine[label]}, [label])
+        work = {label: self.calls[label] * part for label, part in self._on_device.items()}
+        work |= {label: work[label] * max(part, 1 / self.at_once[label]) for label, part in self._in_engine.items()}
+        for of_device in self._servers:
+            yield self._busy(work, [label for labels in of_device for label in labels])
+
+    def _busy(self, work: Mapping[str, float], order: Sequence[str], at_once: int = 1) -> Cycle:
+        seconds = sum(work[label] * self._counts[label] for label in order)
+        return Cycle(tuple(order), seconds, at_once * self._results)
+
+    def slows_calls(self) -> bool:
+        """Whether calls that keep devices busy may slow each other down in their engines or on their devices."""
+        utilization = {label: part for label, part in self._on_device.items() if self.calls[label]}
+        if any(number * self._in_engine[label] > 1 for label, number in self.at_once.items() if label in utilization):
+            return True
+        using = ([any(map(utilization.get, labels)) for labels in servers] for servers in self._servers)
+        return any(sum(are_used) > 1 for are_used in using)
+
+
+def _rates(plan: Plan) -> list[Fraction]:
+    """The steps of each stage for each result; at least as many, if filters remove groups."""
+    rows = row_table(plan, plan.dims, most_rows(plan, plan.dims)).rows if out_of_step(plan) else {}
+    rates = [Fraction(1)] * plan.split.count
+    for stage in reversed(range(plan.split.count)):
+        feeds = [node for node, _ in plan.split.queues if plan.split.producer(node) == stage]
+        if rows and feeds:
+            rates[stage] = max(rates[plan.split.of[node.id]] * _steps_per_batch(plan, node, rows) for node in feeds)
+    return rates
+
+
+def _steps_per_batch(plan: Plan, queue: Node, rows: Mapping[int, int]) -> Fraction:
+    put_in, taken = rows.get(queue.batch.node) if queue.batch is not None else None, rows.get(queue.id)
+    if not put_in or not taken:
+        unknown = "a batch of a queue is not what a step puts in, and dims say of how many steps it is"
+        raise WiringError("HF992", f"throughput of '{plan.name}': {unknown}; compile with dims=")
+    return Fraction(taken, put_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,26 +255,15 @@ class _Rounds:
 
 def _check_calls(plan: Plan, subject: str, numbers: Mapping[str, float], most: float) -> None:
     labels = [step.label for step in plan.steps]
+    if not isinstance(numbers, Mapping):
+        raise WiringError("HF202", f"{subject}= of throughput takes a dict of calls, got {brief(numbers)}")
     for label, number in numbers.items():
         if label not in labels:
-            text = f"{subject}= of throughput: '{plan.name}' has no call '{label}'; {closest(label, labels)}"
+            text = f"{subject}= of throughput: '{plan.name}' has no call '{label}'; {closest(str(label), labels)}"
             raise WiringError("HF202", text)
-        if not (0 <= number <= most and math.isfinite(number)):
+        if not (is_number(number) and 0 <= number <= most and math.isfinite(number)):
             kind = "a number of at least 0" if most > 1 else "a number from 0 to 1"
             raise WiringError("HF202", f"{subject}= of throughput: '{label}' takes {kind}, got {number!r}")
-
-
-def _slowed(
-    at_once: Mapping[str, int],
-    engine_utilization: Mapping[str, float],
-    utilization: Mapping[str, float],
-    servers_by_device: Iterable[Sequence[Sequence[str]]],
-) -> bool:
-    """Whether calls with a ``utilization`` may slow each other down in their engines or on their devices."""
-    if any(number * engine_utilization[label] > 1 for label, number in at_once.items() if label in utilization):
-        return True
-    using = ([any(map(utilization.get, labels)) for labels in servers] for servers in servers_by_device)
-    return any(sum(are_used) > 1 for are_used in using)
 
 
 def _slowest(graph: MarkedGraph, slowest: Cycle) -> Cycle:
@@ -214,10 +271,6 @@ def _slowest(graph: MarkedGraph, slowest: Cycle) -> Cycle:
     while (slower := graph.slower_cycle(slowest.ratio)) is not None:
         slowest = slower
     return slowest
-
-
-def _busy(calls: Mapping[str, float], order: Sequence[str]) -> Cycle:
-    return Cycle(tuple(order), sum(map(calls.__getitem__, order)), 1)
 
 
 def _order_edges(orders: Iterable[Sequence[str]]) -> Iterator[TokenEdge]:

@@ -215,7 +215,7 @@ class TraceFile:
 
     Times in the file are microseconds since its first step, or the first decision of a queue. Between two stages of a
     program, a counter has the batches that have left the first and that the second has not begun with; it is written at
-    the end. Of a queue that decides during the run, a counter has the groups instead, and each loss is an instant.
+    the end. Of a dynamic queue, a counter has the groups instead, and each loss is an instant.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:

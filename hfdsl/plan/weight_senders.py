@@ -39,6 +39,10 @@ class CopiedWeights:
     roles: tuple[str, ...]
     transport: TransportName
 
+    def __str__(self) -> str:
+        placements = "placement" if len(self.roles) == 1 else "placements"
+        return f'transport="{self.transport}" in the {placements} of {" and ".join(self.roles)}'
+
 
 def with_copied_weights(plan: Plan) -> CopiedWeights | None:
     """The plan if all roles that send weights from the memory in which they train copied them; None without any.
@@ -55,4 +59,6 @@ def with_copied_weights(plan: Plan) -> CopiedWeights | None:
     transport: TransportName = "cuda ipc" if ways <= {"cuda ipc", "nccl", "in process"} else "object store"
     placements = plan.deployment.placements
     copying = {role: replace(placements[role], transport=transport) for role in roles}
-    return CopiedWeights(replace(plan, deployment=Deployment(**{**placements, **copying})), roles, transport)
+    deployment = Deployment(**{**placements, **copying})
+    stage_plans = tuple((stage, replace(of_stage, deployment=deployment)) for stage, of_stage in plan.stage_plans)
+    return CopiedWeights(replace(plan, deployment=deployment, stage_plans=stage_plans), roles, transport)

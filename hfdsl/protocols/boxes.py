@@ -28,7 +28,10 @@ def is_range(value: object) -> TypeGuard[Range]:
     >>> is_range((0, 4)), is_range([0, 4]), is_range((0, 4.0))
     (True, False, False)
     """
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, Integral) for end in value)
+    if not (isinstance(value, tuple) and len(value) == 2):
+        return False
+    start, stop = value
+    return (type(start) is int or isinstance(start, Integral)) and (type(stop) is int or isinstance(stop, Integral))
 
 
 def whole(shape: Sequence[int]) -> Box:

@@ -161,7 +161,7 @@ def seeded(call: Call) -> Iterator[None]:
 
 
 def seed_streams(call: Call) -> None:
-    """Derive the global random streams from the call, in a process where nobody else draws from them."""
+    """Derive the global random streams from the call, in a process where nothing else draws from them."""
     seed = call.stream_seed(2, call.rank)
     for _, _, start in _global_streams():
         start(seed)

@@ -31,7 +31,7 @@ class AxisGroup(ABC):
     def begin_gathers_into(self, gathered: Sequence[Any], values: Sequence[Any]) -> Callable[[], None]:
         """Begin ``all_gather`` of tensors [N, ...], each into a tensor [ranks * N, ...]; the result waits for all.
 
-        It is called in the order of the beginnings, and before that nobody writes or frees any of the tensors.
+        It is called in the order of the beginnings, and before that nothing writes or frees any of the tensors.
         """
         for joined, value in zip(gathered, values, strict=True):
             for place, arrived in zip(joined.chunk(self.size), self.all_gather(value), strict=True):

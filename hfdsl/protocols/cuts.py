@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from hfdsl.errors import ProtocolError
 from hfdsl.protocols.boxes import Box, Range
@@ -12,6 +13,9 @@ from hfdsl.protocols.extents import Extent, boxes_of, clipped, extent_problem, j
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh, axis_rank, axis_size
 from hfdsl.protocols.parameters import Parameter
 from hfdsl.types.numbers import brief, is_count
+
+CANNOT_BE_CUT: Final = " cannot be cut: "
+"""Between a parameter and the reason in the message of HF734."""
 
 
 class Layout(ABC):
@@ -331,7 +335,7 @@ def _length(parameter: Parameter, part: Extent, dim: int, cut: Cut) -> int:
 
 def refused(parameter: Parameter, problem: str) -> ProtocolError:
     """The error for a parameter that this layout cannot cut."""
-    return ProtocolError("HF734", f"{parameter.name!r} {parameter.shape} cannot be cut: {problem}")
+    return ProtocolError("HF734", f"{parameter.name!r} {parameter.shape}{CANNOT_BE_CUT}{problem}")
 
 
 def starts(sizes: Sequence[int]) -> Iterator[int]:

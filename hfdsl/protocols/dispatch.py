@@ -49,13 +49,6 @@ class Functions:
     collect_fn: CollectFn
 
 
-class Execute(Enum):
-    """The ranks that run a method: all of them, or rank 0 alone (arguments then pass through unchanged)."""
-
-    ALL = "ALL"
-    RANK_ZERO = "RANK_ZERO"
-
-
 _OF_YOUR_OWN = "register_dispatch_mode makes a mode of two functions"
 FORMER_MODES: Mapping[str, str] = {
     "RANK_ZERO": "register(Dispatch.ONE_TO_ALL, execute_mode=Execute.RANK_ZERO) runs a method on rank 0 alone",
@@ -70,20 +63,42 @@ FORMER_MODES: Mapping[str, str] = {
 """Names of modes in other libraries that have no counterpart here, each with a replacement."""
 
 
-class FormerModeError(ProtocolError, AttributeError):
-    """HF412: a mode of another library, with what to write instead; an ``AttributeError``, too."""
+class UnknownModeError(ProtocolError, AttributeError):
+    """HF410, HF412: a name that is no mode, with what to write instead; an ``AttributeError``, too."""
 
 
 class _ModeNames(EnumMeta):
+    """Gives an enum an error for unknown members that says what to write instead."""
+
     if not TYPE_CHECKING:  # a type checker refuses unknown members by itself
 
         def __getattr__(cls, name: str) -> Any:
             members = cls.__dict__.get("_member_map_", {})
             if name in members:
                 return members[name]
+            if name.startswith("_"):  # what Python and notebooks look for in any object
+                raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+            if cls is Execute:
+                suggestion = _suggest(name, list(members), "execute modes")
+                raise UnknownModeError("HF410", f"Execute has no {name}; {suggestion}")
             if name in FORMER_MODES:
-                raise FormerModeError("HF412", f"Dispatch has no {name}: {FORMER_MODES[name]}")
-            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+                raise UnknownModeError("HF412", f"Dispatch has no {name}: {FORMER_MODES[name]}")
+            raise UnknownModeError("HF412", f"Dispatch has no {name}; {_suggest(name, list(members), 'protocols')}")
+
+
+class Execute(Enum, metaclass=_ModeNames):
+    """The ranks that run a method: all of them, or rank 0 alone (arguments then pass through unchanged).
+
+    Raises ``ProtocolError`` (HF410) for an unknown member.
+    """
+
+    ALL = "ALL"
+    RANK_ZERO = "RANK_ZERO"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Execute:
+        suggestion = _suggest(value, list(cls.__members__), "execute modes")
+        raise ProtocolError("HF410", f"no execute mode is called {value!r}; {suggestion}")
 
 
 class Dispatch(Enum, metaclass=_ModeNames):
@@ -114,9 +129,9 @@ class Dispatch(Enum, metaclass=_ModeNames):
         if isinstance(value, str) and value in cls.__members__:
             return cls.__members__[value]
         if isinstance(value, str) and value in FORMER_MODES:
-            raise FormerModeError("HF412", f"no protocol is called {value!r}: {FORMER_MODES[value]}")
+            raise UnknownModeError("HF412", f"no protocol is called {value!r}: {FORMER_MODES[value]}")
         protocol_names = sorted({*cls.__members__, *(str(member.value) for member in cls)})
-        raise ProtocolError("HF412", f"no protocol is called {value!r}; {_suggest(value, protocol_names)}")
+        raise ProtocolError("HF412", f"no protocol is called {value!r}; {_suggest(value, protocol_names, 'protocols')}")
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         if self.name in PREDEFINED:
@@ -125,11 +140,11 @@ class Dispatch(Enum, metaclass=_ModeNames):
         return _restore, (self.name, _MEANINGS[self])
 
 
-def _suggest(value: object, protocol_names: list[str]) -> str:
+def _suggest(value: object, names: list[str], modes: str) -> str:
     from difflib import get_close_matches
 
-    similar = get_close_matches(str(value).upper(), protocol_names)
-    return (f"did you mean {similar[0]!r}? " if similar else "") + f"The protocols are {', '.join(protocol_names)}"
+    similar = get_close_matches(str(value).upper(), names)
+    return (f"did you mean {similar[0]!r}? " if similar else "") + f"The {modes} are {', '.join(names)}"
 
 
 _MEANINGS: dict[Dispatch, Protocol | Functions] = {member: PREDEFINED[member.name] for member in Dispatch}

@@ -32,7 +32,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -126,8 +126,15 @@ class ByName(StandardLayout):
         return self._of(name).stored_as(name)
 
     def _of(self, name: str) -> StandardLayout:
-        layouts = (layout for pattern, layout in self.layouts.items() if fnmatchcase(name, pattern))
-        return next(layouts, self.otherwise)
+        if name not in self._layout_of:
+            layouts = (layout for pattern, layout in self.layouts.items() if fnmatchcase(name, pattern))
+            self._layout_of[name] = next(layouts, self.otherwise)
+        return self._layout_of[name]
+
+    @cached_property
+    def _layout_of(self) -> dict[str, StandardLayout]:
+        """The layouts of names that were asked for: a check asks for each some ten times."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,9 +326,9 @@ def holdings(layout: Layout, parameter: Parameter, mesh: Mesh) -> tuple[Holding,
     Raises:
         ProtocolError: HF734 if the parameter cannot be cut so.
     """
-    by_boxes: dict[tuple[Box, ...], tuple[int, ...]] = {}
+    by_boxes: dict[tuple[Box, ...], list[int]] = {}
     for boxes, ranks in _boxes_by_ranks(layout, parameter, mesh):
-        by_boxes[boxes] = (*by_boxes[boxes], *ranks) if boxes in by_boxes else ranks
+        by_boxes.setdefault(boxes, []).extend(ranks)
     return tuple(Holding(boxes, tuple(sorted(ranks))) for boxes, ranks in by_boxes.items() if boxes)
 
 
@@ -336,16 +343,22 @@ def rank_boxes(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int) -> t
     [(((0, 1),),), (((1, 2),),), ()]
     """
     returned = layout.boxes(parameter, mesh, rank)
-    boxes = tuple(returned) if isinstance(returned, Iterable) else (returned,)
-    place = f"{type(layout).__name__}.boxes gives for {parameter.name!r} {parameter.shape}, rank {rank}"
-    if not all(isinstance(box, tuple) and all(map(is_range, box)) for box in boxes):
-        problem = f"{brief(returned)}, which are no boxes: a box is a tuple with a range (start, stop) per dim"
-        raise ProtocolError("HF739", f"{place} ({mesh.coordinates(rank)}), {problem}")
-    if (other := next((box for box in boxes if len(box) != len(parameter.shape)), None)) is not None:
-        count = f"{len(other)} dim{'s' * (len(other) != 1)}"
-        problem = f"{in_words(other)}, which has {count} instead of {len(parameter.shape)}"
-        raise ProtocolError("HF735", f"{place} ({mesh.coordinates(rank)}), {problem}")
-    return tuple(box for box in boxes if all(start != stop for start, stop in box))
+    boxes, dims, held = tuple(returned) if isinstance(returned, Iterable) else (returned,), len(parameter.shape), []
+    for box in boxes:
+        if not (isinstance(box, tuple) and all(map(is_range, box))):
+            problem = f"{brief(returned)}, which are no boxes: a box is a tuple with a range (start, stop) per dim"
+            raise ProtocolError("HF739", f"{_boxes_of_rank(layout, parameter, mesh, rank)}, {problem}")
+        if len(box) != dims:
+            problem = f"{in_words(box)}, which has {len(box)} dim{'s' * (len(box) != 1)} instead of {dims}"
+            raise ProtocolError("HF735", f"{_boxes_of_rank(layout, parameter, mesh, rank)}, {problem}")
+        if all(start != stop for start, stop in box):
+            held.append(box)
+    return tuple(held)
+
+
+def _boxes_of_rank(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int) -> str:
+    name = type(layout).__name__
+    return f"{name}.boxes gives for {parameter.name!r} {parameter.shape}, rank {rank} ({mesh.coordinates(rank)})"
 
 
 def _boxes_by_ranks(

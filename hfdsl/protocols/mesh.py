@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from hfdsl.errors import ProtocolError, ResourceError
 from hfdsl.types.arguments import constructor_takes
@@ -97,10 +98,7 @@ class Mesh:
         """The coordinates of ``rank``; HF513 for a rank that the mesh does not have."""
         if not 0 <= rank < self.world_size:
             raise ResourceError("HF513", f"rank {rank} is not on {self}, whose ranks are 0..{self.world_size - 1}")
-        at: dict[str, int] = {}
-        for axis in reversed(self.order):
-            rank, at[axis] = divmod(rank, getattr(self, axis))
-        return Coordinates(**at)
+        return _coordinates(self)[rank]
 
     def rank(self, *, pp: int = 0, dp: int = 0, tp: int = 0) -> int:
         """The rank at these coordinates; HF513 for coordinates outside the mesh.
@@ -135,6 +133,13 @@ class Mesh:
 
     def __str__(self) -> str:
         return _text(self)
+
+
+@lru_cache(maxsize=64)  # layouts ask for each rank once a parameter
+def _coordinates(mesh: Mesh) -> tuple[Coordinates, ...]:
+    """The coordinates of all ranks."""
+    places = product(*(range(getattr(mesh, axis)) for axis in mesh.order))
+    return tuple(Coordinates(**dict(zip(mesh.order, place, strict=True))) for place in places)
 
 
 @lru_cache(maxsize=64)  # every call of a role may name it

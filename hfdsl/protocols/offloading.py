@@ -60,5 +60,5 @@ def not_offloadable(role: type) -> str | None:
         except TypeError:
             return f"its method '{name}' does not take one argument, the part"
         except ValueError:
-            continue  # nobody can tell what it takes
+            continue  # its size is unknown
     return None

@@ -38,7 +38,7 @@ def converts(dtype: str, other: str) -> bool:
 
 
 class UnstatedDtype(str):
-    """The dtype of a parameter for which nobody wrote one: a string as any other."""
+    """The dtype of a parameter for which the user wrote none: a string as any other."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class Parameter:
 
     @property
     def has_default_dtype(self) -> bool:
-        """Whether nobody wrote the dtype; a copy by ``dataclasses.replace`` knows it, too."""
+        """Whether the user wrote no dtype; a copy by ``dataclasses.replace`` knows it, too."""
         return isinstance(self.dtype, UnstatedDtype)
 
     @property

@@ -39,7 +39,7 @@ MISSING = object()
 
 
 class RaisedError(RoleError):
-    """The base of errors that also have a type of the user's."""
+    """The base of errors that also have a user's type."""
 
     raised: type[BaseException]
     """The user's type of the error."""

@@ -61,6 +61,12 @@ class Registration:
         return meaning if isinstance(meaning, Protocol) else None
 
     @property
+    def functions(self) -> Functions | None:
+        """The pair of functions that runs in the driver; None with a declared protocol, or on rank 0 alone."""
+        meaning = self.meaning
+        return meaning if isinstance(meaning, Functions) and self.execute_mode is Execute.ALL else None
+
+    @property
     def gives(self) -> Gives:
         """The kind of value that the caller receives; rank 0 alone, and a pair of functions, return it unchanged."""
         protocol = self.protocol

@@ -131,6 +131,23 @@ def routes(
     >>> [(need.ranks, [piece.box for piece in need.received]) for need in route.needs]
     [((0,), [((2, 4),)]), ((1,), [((0, 2),)]), ((2,), [((6, 8),)]), ((3,), [((4, 6),)])]
     """
+    groups = alike(parameters, source_layout, source_mesh, target_layout, target_mesh)
+    return routes_of(groups, source_layout, source_mesh, target_layout, target_mesh, shared)
+
+
+def routes_of(
+    groups: Iterable[tuple[Parameter, ...]],
+    source_layout: Layout,
+    source_mesh: Mesh,
+    target_layout: Layout,
+    target_mesh: Mesh,
+    shared: RankMap | None = None,
+) -> tuple[Route, ...]:
+    """The routes of parameters in the groups of ``alike``.
+
+    Raises:
+        ProtocolError: as ``routes``.
+    """
     processes = tuple(sorted(shared.items())) if shared else ()
     return tuple(
         _route(
@@ -139,14 +156,14 @@ def routes(
             holdings(target_layout, group[0], target_mesh),
             processes,
         )
-        for group in alike(parameters, source_layout, source_mesh, target_layout, target_mesh)
+        for group in groups
     )
 
 
 def alike(
     parameters: Iterable[Parameter], source_layout: Layout, source_mesh: Mesh, target_layout: Layout, target_mesh: Mesh
 ) -> tuple[tuple[Parameter, ...], ...]:
-    """Group parameters by shape, element size and cuts on both sides; tied parameters count once.
+    """Group parameters by shape, element size and cuts, or boxes, on both sides; tied parameters count once.
 
     Raises:
         ProtocolError: HF734 if a layout cannot cut a parameter.
@@ -170,9 +187,9 @@ def alike(
 
 
 def _lies(layout: Layout, parameter: Parameter, mesh: Mesh) -> object:
-    """A key that is equal for parameters with equal cuts; a layout or cut of users' own may go by the name, too."""
+    """A key that is equal for parameters with equal cuts; of a layout or cut of users' own, with equal boxes."""
     cuts = tuple(layout.cuts(parameter, mesh)) if isinstance(layout, StandardLayout) else None
-    return parameter.name if cuts is None or not all(map(is_predefined, cuts)) else cuts
+    return holdings(layout, parameter, mesh) if cuts is None or not all(map(is_predefined, cuts)) else cuts
 
 
 def _route(

@@ -12,6 +12,7 @@ A role states a fact with a plain static method, which takes the constructor's a
 | ``concurrent_calls`` | by method, how many calls of it may be in progress in a process at a time; 1 for others |
 | ``copied_settings`` | what copies of its model must share beside the weights, such as ``"rope_theta"``, by name |
 | ``drops`` | by setting, the share of activations that its updates set to 0; none without dropout |
+| ``equal_scores`` | why it gives every response the same score, such as ``"no head"``; None if it does not |
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None if it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
@@ -237,6 +238,19 @@ def repeated_responses(role: type, args: tuple[Any, ...], kwargs: Mapping[str, A
     ('top_k = 1', None)
     """
     return _text(_stated(role, "repeats_responses", args, kwargs))
+
+
+def stated_equal_scores(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Why a role gives every response the same score; None if it does not, or does not say.
+
+    >>> class Judge:
+    ...     @staticmethod
+    ...     def equal_scores(levels: int = 10) -> str | None:
+    ...         return "levels = 1" if levels == 1 else None
+    >>> stated_equal_scores(Judge, (1,), {}), stated_equal_scores(Judge, (), {})
+    ('levels = 1', None)
+    """
+    return _text(_stated(role, "equal_scores", args, kwargs))
 
 
 def truncated_sampling(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

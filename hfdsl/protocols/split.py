@@ -88,7 +88,7 @@ def container_of(value: Any) -> Container | None:
         return LIST
     if hasattr(type(value), "__hf_rows__"):
         return BATCH
-    # A value of a library is only there when somebody imported the library: no need to import it to ask.
+    # A value of a library exists only if the library has been imported: no need to import it to ask.
     for module, kind, container in (("torch", "Tensor", TENSOR), ("numpy", "ndarray", ARRAY)):
         cls: Any = getattr(sys.modules.get(module), kind, None)
         if cls is not None and isinstance(value, cls):

@@ -14,7 +14,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.protocols.layouts import Layout
 from hfdsl.protocols.register import registered_methods
 from hfdsl.types.batches import nearest
-from hfdsl.types.numbers import brief, is_count
+from hfdsl.types.numbers import brief, count_limit, is_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,9 +104,8 @@ def corrects(state: str, *, lag: int) -> Callable[[C], C]:
     if not isinstance(state, str) or not state:
         raise DefinitionError("HF120", f'corrects takes the name of a state, such as "policy", got {state!r}')
     if not is_count(lag):
-        raise DefinitionError(
-            "HF120", f"corrects({state!r}): lag= takes a whole number of updates, 1 or more, got {brief(lag)}"
-        )
+        takes = f"a whole number of updates, {count_limit(lag)}"
+        raise DefinitionError("HF120", f"corrects({state!r}): lag= takes {takes}, got {brief(lag)}")
 
     def declare(loss: C) -> C:
         if not callable(loss):
@@ -260,11 +259,24 @@ def not_in_flight(role: type, load: str, during: str) -> str | None:
     >>> not_in_flight(Engine, "load", "generate")
     >>> not_in_flight(Engine, "load", "score")
     "its 'load' may run during 'generate' only"
+    >>> not_in_flight(Engine, "load", "genrate")
+    "its 'load' may run during 'generate' only; did you mean 'generate'?"
     """
-    declared = [effect.during for effect in effects_of(getattr(role, load)) if effect.kind == "loads"]
+    declared = _in_flight(role, load)
     if during in declared:
         return None
-    others = " and ".join(f"'{method}'" for method in declared if method is not None)
-    if others:
-        return f"its '{load}' may run during {others} only"
-    return f"its '{load}' does not declare that it may run between the tokens of '{during}'"
+    if declared:
+        near = nearest(during, declared)
+        meant = "" if near is None else f"; did you mean '{near}'?"
+        return f"its '{load}' may run during {' and '.join(map(repr, declared))} only{meant}"
+    # A ready role may have a variant that can, beside it.
+    subclasses: list[type] = role.__subclasses__()
+    variants = (cls for cls in subclasses if cls.__module__ == role.__module__ and during in _in_flight(cls, load))
+    variant = next((cls.__name__ for cls in variants), None)
+    use = "" if variant is None else f"; that of its subclass {variant} does"
+    return f"its '{load}' does not declare that it may run between the tokens of '{during}'{use}"
+
+
+def _in_flight(role: type, load: str) -> list[str]:
+    """The methods between whose tokens a role's method may load weights."""
+    return [effect.during for effect in effects_of(getattr(role, load)) if effect.kind == "loads" and effect.during]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queues.rows import QueuedRows
-from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
 from hfdsl.runtime.rank.store import PayloadContent
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
@@ -19,6 +19,8 @@ from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
     from hfdsl.runtime.recovery.called_rows import CalledRows
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class PollingBackend(Backend, Protocol):
         ...
 
     def drop(self, calls: Sequence[Any]) -> None:
-        """Drop calls whose results nobody reads again."""
+        """Drop calls whose results are not read again."""
 
 
 @runtime_checkable
@@ -133,6 +135,35 @@ class WakingBackend(PollingBackend, Protocol):
         self, awaited: Collection[Any], others: Collection[Any], happened: Callable[[], bool]
     ) -> Sequence[Any]:
         """As ``ended``, but return as well, perhaps without a call, soon after something else has ``happened``."""
+        ...
+
+
+@runtime_checkable
+class InFlightBackend(PollingBackend, Protocol):
+    """A polling backend that delivers weights to a process while a call runs there, in another thread.
+
+    To a backend that is not polling, the calls of dispatches are submitted after the weights that they take.
+    """
+
+    @property
+    def weights_in_flight(self) -> Literal[True]:
+        """Declare it."""
+        ...
+
+
+@runtime_checkable
+class HookedBackend(Backend, Protocol):
+    """A backend whose ranks call hooks and functions of a test, with which it ends a process or reads its workers."""
+
+    def at_bodies(self, group: str, rank: int, moment: BodyMoment, hook: BodyHook) -> None:
+        """Have a rank call a hook, too, whenever a body begins there, or after it has ended."""
+
+    def of_workers(self, role: str, function: Callable[[Any], T], method: str = "of_workers") -> list[T]:
+        """The results of a function for the worker of a role on each rank; it may call peers.
+
+        Raises:
+            RoleError: HF806 if it raises, with ``method`` as the role's method that it called.
+        """
         ...
 
 

@@ -199,7 +199,7 @@ def from_lines(text: str, log: str = "the log") -> list[Decision]:
                 problem = f"line {number} of {log} ends too early, as if the run had stopped while it wrote the line"
                 advice = "remove the line to repeat the decisions before it"
                 raise CheckpointError("HF761", f"{problem}; {advice}: {brief(line)}") from None
-            problem = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            problem = f"it has no {error}" if isinstance(error, KeyError) else brief(line)
             raise CheckpointError("HF761", f"line {number} of {log} is not a decision of a queue: {problem}") from None
         if decision.kind not in get_args(DecisionKind):
             raise CheckpointError("HF761", f"line {number} of {log} has the unknown kind '{decision.kind}'")

@@ -22,7 +22,7 @@ What it detects. The factors of a word's place are even but for that of its last
 within one word, such as a flipped bit, always changes the digest. So do two rows or columns that are swapped, a shifted
 vocabulary and old values on one rank, but in about 1 of 2**63 cases. It is weaker where all elements that differ have
 the same place in their words: those of two bytes in the last place count modulo 2**16. It is no defense against
-somebody who looks for a collision.
+an adversary who looks for a collision.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""The caller's batches for a step, or a loader's for a stream, as inputs of the dataflow by node; and another plan."""
+"""The caller's batches for a step, or a loader's for a stream, as inputs of the dataflow by node; other arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.program import Input
 from hfdsl.plan.plan import Plan
 from hfdsl.types.batches import Batch, closest, upcast
+from hfdsl.types.numbers import brief
 
 
 def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
@@ -23,15 +26,22 @@ def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:
     raise WiringError("HF206", text)
 
 
-def check_is_plan(value: object) -> None:
-    """Raise ``WiringError`` (HF206) for anything that is no compiled plan."""
+def check_is_plan(value: object, subject: str) -> None:
+    """Raise ``WiringError`` (HF206) for anything that is no compiled plan; ``subject`` begins the message."""
     if isinstance(value, Plan):
         return
     kind = f"a {type(value).__name__}"
     if hasattr(value, "compile") and hasattr(value, "check"):  # a dataflow, whose class imports this room
         name = getattr(value, "__name__", "flow")
         kind = f"the dataflow '{name}': compile it, {name}.compile(deployment, dims)"
-    raise WiringError("HF206", f"running.also takes a compiled plan, got {kind}")
+    raise WiringError("HF206", f"{subject} takes a compiled plan, got {kind}")
+
+
+def path_of(value: object, subject: str) -> Path:
+    """The path that a caller gives; ``WiringError`` (HF206) for anything else, which ``subject`` begins."""
+    if isinstance(value, (str, PathLike)):
+        return Path(value)
+    raise WiringError("HF206", f"{subject} takes the path of a folder, got {brief(value)}")
 
 
 def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batch]) -> dict[int, Batch]:
@@ -46,7 +56,8 @@ def step_inputs(plan: Plan, batches: tuple[Batch, ...], named: Mapping[str, Batc
         f"{name}: {node.op.record.__name__}" for name, node in nodes.items() if isinstance(node.op, Input)
     )
     if len(batches) > len(nodes):
-        raise WiringError("HF202", f"'{plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
+        count = f"{len(nodes)} batch{'es' * (len(nodes) != 1)}"
+        raise WiringError("HF202", f"'{plan.name}' takes {count} ({takes}), got {len(batches)}")
     for name in named:
         if name in list(nodes)[: len(batches)]:
             raise WiringError("HF202", f"'{plan.name}' got its input '{name}' twice")

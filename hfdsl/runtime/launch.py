@@ -13,12 +13,11 @@ from hfdsl.check.rules.dataflow.serialization import unsendable_values
 from hfdsl.deploy.retries import Retries
 from hfdsl.errors import HfError, PackageError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import Backend, Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.protocol_probes import probe_protocols
-from hfdsl.runtime.queues.stage_plans import queue_stages
+from hfdsl.runtime.queues.dispatch_loads import check_in_flight
 from hfdsl.runtime.recovery.steps import RecoverableBackend, Recovery
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.saving.loaded_states import check_copied_states
@@ -63,7 +62,7 @@ def launch(
         PackageError: HF990 if Ray or torch is not installed.
         CheckpointError: HF908 if a role loads a state that ``retries`` would need and cannot copy.
         WiringError: HF802 if the program holds what cannot be sent to another process.
-        HfError: HF765 if a run cannot follow the decisions of a queue.
+        HfError: HF765 if a run cannot follow the decisions of a queue, or deliver weights in flight.
         ProtocolError: HF427 if a protocol given as two functions returns rows in another order, or some twice.
     """
     if _loading.get():
@@ -72,11 +71,7 @@ def launch(
         raise ResourceError("HF841", f"launch(retries=) takes an hf.Retries, got {brief(retries)}")
     seed, deadline = checked_seed(seed, "launch(seed=)"), checked_deadline(deadline, "launch(deadline=)")
     probe_protocols(plan)
-    if decides(plan) and queue_stages(plan).flights.loads and (retries is not None or callable(backend)):
-        refused = "with retries=" if retries is not None else "by a lowering of one's own"
-        advice = "leave out retries= or during=" if retries is not None else "leave out during="
-        text = f"'{plan.name}' sends weights in flight, which no run {refused} can repeat: {advice}"
-        raise HfError("HF765", text)
+    check_in_flight(plan, recovers=retries is not None)
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed, [plan]))
     if retries is not None and retries.every is not None:
@@ -105,16 +100,17 @@ def _is_installed(package: str) -> bool:
 
 def _started(plan: Plan, backend: Backend, seed: int, retries: Retries | None) -> Running:
     processes = Processes(backend, {plan.name: 0}, seed, [plan])
-    if retries is not None:
-        try:
+    try:
+        check_in_flight(plan, recovers=False, backend=backend)
+        if retries is not None:
             if not isinstance(backend, RecoverableBackend):
                 lacks = f"{type(backend).__name__} cannot replace processes"
                 raise ResourceError("HF841", f"retries= needs a backend that can, such as 'ray': {lacks}")
             processes.recovery = Recovery(backend, retries, processes.steps)
             processes.recovery.begin()
-        except BaseException:
-            processes.close()
-            raise
+    except BaseException:
+        processes.close()
+        raise
     return Running(plan, processes)
 
 

@@ -52,7 +52,7 @@ class BatchSource(Protocol):
 class LoaderThread:
     """Reads one batch at a time from a loader, in a separate thread, each only once it was asked for.
 
-    If an ``earlier`` loader was asked for a batch that nobody has taken, this batch comes first.
+    If an ``earlier`` loader was asked for a batch that has not been taken, this batch comes first.
 
     >>> source = LoaderThread(iter([1]), seconds=60.0, waiting=lambda: "queue 'scored'")
     >>> source.next(), source.next() is END, source.next() is END
@@ -134,11 +134,11 @@ class LoaderThread:
 
     @property
     def has_batch(self) -> bool:
-        """Whether a batch has come that nobody has taken."""
+        """Whether a batch has arrived and not been taken."""
         return self._answer is not None and self._answer[0] is not END
 
     def give_back(self, batch: Any) -> None:
-        """Give back the batch that ``next`` has returned: it comes again."""
+        """Give back the batch that ``next`` has returned: ``next`` returns it again."""
         self._answer = batch, None
 
     def close(self) -> None:

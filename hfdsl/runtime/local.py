@@ -20,8 +20,10 @@ from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.messages import SegmentResult
-from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.queues.files import QueueFile, SavedPayloads
+from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
 from hfdsl.runtime.rank.store import OF_CALLER, PayloadContent, StoredValue
+from hfdsl.runtime.saving.store_files import read_payloads
 from hfdsl.runtime.turns import LocalCollectives, Turns
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
@@ -192,11 +194,22 @@ class LocalBackend:
             for group, executors in self._executors.items()
         }
 
+    def read_payloads(self, folder: str, saved: Sequence[tuple[Plan, SavedPayloads, QueueFile]]) -> list[Sequence[Any]]:
+        """Read them in this process; errors as for ``store_files.read_payloads``."""
+        return [
+            [self.put(plan, content) for content in read_payloads(folder, file, [(payloads.number, payloads.slices)])]
+            for plan, payloads, file in saved
+        ]
+
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load all ranks; errors as for ``StepStores.load``."""
         for group, executors in self._executors.items():
             for executor, file in zip(executors, files[group], strict=True):
                 executor.stores.load(folder, plan, file)
+
+    def at_bodies(self, group: str, rank: int, moment: BodyMoment, hook: BodyHook) -> None:
+        """Have the executor of a rank call a hook, too, whenever a body begins there, or after it has ended."""
+        self._executors[group][rank].at_bodies(moment, hook)
 
     def record(self, folder: str | None) -> None:
         """Have every executor write the calls of the next steps to a recording."""
@@ -220,11 +233,11 @@ class LocalBackend:
         """No reports: within this process, all weights have been read when their call ends."""
         return []
 
-    def of_workers(self, role: str, function: Callable[[Any], T]) -> list[T]:
-        """The results of a function for the worker of a role on each rank; it may call peers."""
+    def of_workers(self, role: str, function: Callable[[Any], T], method: str = "of_workers") -> list[T]:
+        """Call all ranks together; HF806 if the function raises."""
         group = next(group for group, roles in self._roles.items() if role in roles)
         return self._together(
-            group, [partial(executor.of_worker, role, function) for executor in self._executors[group]]
+            group, [partial(executor.of_worker, role, function, method) for executor in self._executors[group]]
         )
 
     def _together(self, group: str, bodies: Sequence[Callable[[], T]]) -> list[T]:

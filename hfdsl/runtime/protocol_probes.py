@@ -72,7 +72,7 @@ class _Probe:
     mesh: Mesh
 
     def wrong_row(self) -> str | None:
-        """The mistake with the first misplaced row; None if no row is misplaced or nobody can tell."""
+        """The mistake with the first misplaced row; None if no row is misplaced, or if that is unknown."""
         signature, group = self.step.signature, GroupView(self.mesh)
         if signature.rows == Whole or not _keeps_rows(signature):
             return None
@@ -82,7 +82,7 @@ class _Probe:
             received = self._received(group, values)
             outputs = [_value(signature.returns, numbers) for numbers in received]
             result = _numbers(self.functions.collect_fn(group, outputs))
-        except Exception:  # noqa: BLE001  # functions of the user's, which may take other rows than these
+        except Exception:  # noqa: BLE001  # users' functions, which may take other rows than these
             return None
         is_judged = len(result) == len(rows) and set(result) <= set().union(*received) <= set(rows)
         return _difference(rows, received, result) if is_judged else None

@@ -119,7 +119,7 @@ class StepRunner:
         inputs = loaded_inputs(self.plan, batch)
         step = self.new(inputs, number)
         with self.breaking(number):
-            step.begin(inputs)
+            step.begin(inputs, held=True)
         return step
 
     def sync_first(self) -> None:

@@ -14,10 +14,11 @@ from hfdsl.errors import ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import Timeline, TraceFile
-from hfdsl.runtime.backend import PollingBackend
-from hfdsl.runtime.inputs import check_is_plan, step_inputs
+from hfdsl.runtime.backend import Backend, PollingBackend
+from hfdsl.runtime.inputs import check_is_plan, path_of, step_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
+from hfdsl.runtime.queues.dispatch_loads import check_in_flight
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.running_stream import RunningStream
 from hfdsl.runtime.queues.shared_states import warn_of_shared_updates
@@ -44,6 +45,15 @@ class Running:
         self._runner = StepRunner(plan, processes)
         self._stream = RunningStream(plan, processes, self._runner)
 
+    @property
+    def backend(self) -> Backend:
+        """The backend on which the plan runs, for tests of roles.
+
+        Raises:
+            HfError: if the run has broken or its processes have ended.
+        """
+        return self._processes.usable_backend(self.plan.name)
+
     def also(self, plan: Plan) -> Running:
         """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
 
@@ -54,9 +64,10 @@ class Running:
             WiringError: HF206 if it is none, such as a dataflow that has not been compiled.
             ResourceError: HF519 if the plan is for another ``Deployment`` or has the name of a running plan.
             CheckpointError: HF908 if the plan makes a role load a state that ``retries`` needs and cannot copy.
-            HfError: HF807 if a process does not accept the plan within the deadline.
+            HfError: HF765 if the run cannot follow a queue of the plan, or deliver its weights in flight; HF807 if a
+                process does not accept the plan within the deadline.
         """
-        check_is_plan(plan)
+        check_is_plan(plan, "running.also")
         if plan.deployment is not self.plan.deployment:
             raise ResourceError(
                 "HF519",
@@ -66,6 +77,7 @@ class Running:
         if plan.name in self._processes.steps:
             raise ResourceError("HF519", f"a plan named '{plan.name}' runs here already")
         backend, recovery = self._processes.usable_backend(self.plan.name), self._processes.recovery
+        check_in_flight(plan, recovers=recovery is not None, backend=backend)
         warn_of_shared_updates(self._processes.plans, plan)
         plans = [*self._processes.plans, plan]
         if recovery is not None and recovery.retries.every is not None:
@@ -119,12 +131,12 @@ class Running:
 
     @property
     def decides(self) -> bool:
-        """Whether a queue decides during the run which groups an update gets."""
+        """Whether a queue is dynamic: it decides during the run which groups an update gets."""
         return decides(self.plan)
 
     @property
     def decides_by_time(self) -> bool:
-        """Whether another run may make other decisions: a queue decides, and calls take the time that they take."""
+        """Whether another run may make other decisions: a queue is dynamic, and calls take the time that they take."""
         return self.decides and isinstance(self._runner.backend, PollingBackend)
 
     @property
@@ -148,7 +160,7 @@ class Running:
             HfError: HF807 if the deadline passed, HF808 if the run is closed or broken.
         """
         self._check_saved_states()
-        self._save(Path(folder), background=False)
+        self._save(path_of(folder, "running.save"), background=False)
 
     def save_in_background(self, folder: str | PathLike[str]) -> Saving:
         """Save while steps run: workers copy their states before this returns, and write the copies in the background.
@@ -163,7 +175,7 @@ class Running:
             CheckpointError, RoleError, HfError: as ``save``; HF906 is raised by the returned object.
         """
         self._check_saved_states()
-        return self._save(Path(folder), background=True)
+        return self._save(path_of(folder, "running.save_in_background"), background=True)
 
     save_behind = save_in_background
     """The former name of ``save_in_background``."""
@@ -191,7 +203,7 @@ class Running:
             RoleError: HF806 if a role's ``load_state()`` raises; the run is then broken.
             HfError: HF807 if the deadline passed, HF808 if the run is closed or broken.
         """
-        load_states(self._processes, self._stream, self.plan, Path(folder))
+        load_states(self._processes, self._stream, self.plan, path_of(folder, "running.load"))
 
     def go_back_to(self, folder: str | PathLike[str]) -> None:
         """After a loss of processes, go back to the checkpoint in this folder, instead of an older copy.
@@ -202,7 +214,13 @@ class Running:
             CheckpointError: HF905, HF906 as for ``load``.
         """
         if self._processes.recovery is not None:
-            go_back_to(self._processes, self._processes.recovery, self._stream, self.plan, Path(folder))
+            go_back_to(
+                self._processes,
+                self._processes.recovery,
+                self._stream,
+                self.plan,
+                path_of(folder, "running.go_back_to"),
+            )
 
     @property
     def all_steps(self) -> Mapping[str, int]:
@@ -274,7 +292,9 @@ class Running:
             HfError: HF807 if a process does not answer within the deadline, HF808 if the run is closed or broken.
         """
         save = partial(self._save, background=False)
-        with recording(self._processes, self.plan, Path(folder).resolve(), self._runner.next_step, save):
+        with recording(
+            self._processes, self.plan, path_of(folder, "running.record").resolve(), self._runner.next_step, save
+        ):
             yield
 
     def verify(self, state: str) -> Verified:
@@ -366,13 +386,13 @@ class Running:
         ``log`` as a line of JSON; with ``replay`` the decisions must be those of such a file, and the stream ends with
         its last step.
 
-        On the local backend, a queue that decides during the run uses a virtual clock, on which the calls of a node
+        On the local backend, a dynamic queue uses a virtual clock, on which the calls of a node
         take this many ``seconds``; by default they take none. A later ``stream`` uses them, too, unless it names
         others; a checkpoint does not hold them.
 
         Raises:
             HfError: HF764 if the loader yields nothing in time; HF765 if a batch puts another number of groups
-                into a queue that decides during the run than earlier ones; HF807 if the deadline of a step passed.
+                into a dynamic queue than earlier ones; HF807 if the deadline of a step passed.
             CheckpointError: HF761 if decisions are not those of ``replay``, or it is no log, HF906 if ``log`` cannot be
                 written.
             LostProcessError: HF840 if processes were lost more often than ``launch(..., retries=...)`` allows.

@@ -21,7 +21,7 @@ numbers, and update multiplies by 10. The driver calls its backend::
     run 4 on rank 1 of actor with (1, 0, 0)      reads row 3, which is its own, and row 0 again as padding
     get (4, 0, 0), (4, 1, 0)                     the result: 20 30 and 50
 
-Until the filter has run nobody knows who will read which rows of the rollout. So (1, 0, 0) and (1, 1, 0) leave their
+Until the filter has run, the readers of each row of the rollout are unknown. So (1, 0, 0) and (1, 1, 0) leave their
 process whole, and the driver keeps their handles (``Routes.pending_payloads``); after it these have one reader each.
 
 Why it is right. *No deadlock*: the driver waits for a query, for what its own segments and custom protocols read, and
@@ -44,6 +44,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hfdsl.graph.columns import columns_read
 from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, ColumnSlice, Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Routes
@@ -95,7 +96,7 @@ class StepRun:
         self._row_versions: Sequence[tuple[int, int, int]] = ()
         self._in_flight: FlightPlan = ()
         self._submitted: set[int] = set()
-        self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
+        self._deferred: list[Segment] = []  # of the driver: submitted, and not run before its results are read
         self._delivered: frozenset[int] = frozenset()  # segments whose payloads were loaded into stores with a queue
         self._log = StepLog()
         self._routing = StepRouting(plan, backend, routing, sizes, self._log)
@@ -123,11 +124,18 @@ class StepRun:
         return value, self._record(results)
 
     def begin(
-        self, inputs: Mapping[int, Batch], queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None
+        self,
+        inputs: Mapping[int, Batch],
+        queue: Callable[[tuple[ColumnSlice, ...]], QueueRead] | None = None,
+        *,
+        held: bool = False,
     ) -> None:
-        """Send the caller's inputs, except those from a ``queue``, which are read in place."""
+        """Send the caller's inputs, except those from a ``queue``, which are read in place.
+
+        The driver keeps those of a ``held`` step for a file, whatever else it does before the step continues.
+        """
         self._begin_deadline()
-        self._driver.begin(self._plan.name, self._step_number)
+        self._driver.begin(self._plan.name, self._step_number, held=held)
         for node, batch in inputs.items():
             self._driver.put_local(node, OF_CALLER, batch)
         while self.routes.early_queries:
@@ -170,6 +178,14 @@ class StepRun:
             self._resolve(unresolved[0])
             self._submit_ready()
 
+    def submit_queried(self) -> None:
+        """Wait for the runtime queries of the submitted stages, and submit the segments that wait for them."""
+        self._enter()
+        self._submit_ready()  # a save may have read what a filter keeps
+        while ready_queries := self._ready_queries():
+            self._resolve(ready_queries[0])
+            self._submit_ready()
+
     def result(self) -> Any:
         """The dataflow's result, as soon as it exists; the rest of the step may continue."""
         self._enter()
@@ -190,8 +206,7 @@ class StepRun:
         runtime queries of the submitted stages, which determine who receives what.
         """
         self._enter()
-        stage_of = self._plan.split.of
-        while ready_queries := [query for query in self._routing.open_queries if stage_of[query] in self._stages]:
+        while ready_queries := self._ready_queries():
             self._resolve(ready_queries[0])
         keys: dict[tuple[str, int], dict[PayloadKey, None]] = {}
         for segment in self.routes.segments:
@@ -201,6 +216,8 @@ class StepRun:
                     keys.setdefault(DRIVER_PROCESS if by_driver else (segment.group, rank), {}).update(
                         dict.fromkeys(received)
                     )
+        for process, key in self._later_reads():
+            keys.setdefault(process, {})[key] = None
         queried = [self.routes.query_payloads[node] for node in self.routes.query_payloads]
         driver_keys = [key for payloads in (self.routes.result, *queried) for key in payloads]
         keys.setdefault(DRIVER_PROCESS, {}).update(dict.fromkeys(driver_keys))
@@ -226,9 +243,7 @@ class StepRun:
         if saved.queries:
             self._routing.follow(saved.queries)
         self._delivered, self._submitted = frozenset(saved.submitted), set(saved.submitted)
-        received = (keys for by_rank in self.routes.receives.values() for keys in by_rank.values())
-        payloads = (*received, *self.routes.query_payloads.values(), self.routes.result)
-        self._reads.skip(key for keys in payloads for key in keys if key[0] in self._delivered)
+        self._skip_delivered()
         self._expect_reads()
 
     def _begin_deadline(self) -> None:
@@ -381,6 +396,25 @@ class StepRun:
                 self._handles[payload.key] = self._backend.put(self._plan, content)
                 self._log.sent.append((payload, time.time(), bytes_of(content)))
 
+    def _later_reads(self) -> Iterator[tuple[tuple[str, int], PayloadKey]]:
+        """The payloads that calls may read once queries of later stages have results, by the processes of these calls.
+
+        Which rows a rank will read is not known yet, so every rank of such a call gets all of them.
+        """
+        routed = {step.node for segment in self.routes.segments for step in segment.steps}
+        left_out = [step for step in self._plan.steps if step.node not in routed]
+        sent = [payload for tasks in self.routes.tasks.values() for task in tasks.values() for payload in task.sends]
+        sent += [payload for payloads in self.routes.driver_sends.values() for payload in payloads]
+        for step in left_out:
+            read = set(columns_read(self._plan.graph, step.node))
+            by_driver = step.group == DRIVER or step.custom is not None
+            processes = [DRIVER_PROCESS] if by_driver else [(step.group, rank) for rank in step.ranks]
+            for payload in sent if read else ():
+                if payload.key in self.routes.pending_payloads and any(
+                    (part.node, part.column) in read for part in payload.slices
+                ):
+                    yield from ((process, payload.key) for process in processes)
+
     def _reads_to_come(self) -> Iterator[PayloadKey]:
         """All reads of payloads that have not been submitted, as far as known."""
         for segment, by_rank in self.routes.receives.items():
@@ -396,7 +430,25 @@ class StepRun:
     def _consume(self, receives: Mapping[int, Sequence[PayloadKey]]) -> None:
         self._handles.consume([key for keys in receives.values() for key in keys])
 
+    def _ready_queries(self) -> list[int]:
+        """The runtime queries of the submitted stages that have no result, and whose values submitted calls make."""
+        stage_of = self._plan.split.of
+        return [
+            query
+            for query in self._routing.open_queries
+            if stage_of[query] in self._stages
+            and all(key[0] in {CALLER, *self._submitted} for key in self.routes.query_payloads[query])
+        ]
+
     def _resolve(self, query: int) -> None:
         """Read the rows that a filter keeps, or row weights, and continue with the resulting routes."""
         self._routing.resolve(query, self._reads)
+        self._skip_delivered()
         self._expect_reads()
+
+    def _skip_delivered(self) -> None:
+        """Have the driver receive nothing that was loaded into its store."""
+        if self._delivered:
+            received = (keys for by_rank in self.routes.receives.values() for keys in by_rank.values())
+            payloads = (*received, *self.routes.query_payloads.values(), self.routes.result)
+            self._reads.skip(key for keys in payloads for key in keys if key[0] in self._delivered)

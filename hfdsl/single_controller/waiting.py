@@ -76,7 +76,7 @@ def how_it_ended(report: str) -> str:
     elif "node died" in report.lower() or "node is dead" in report.lower():
         end = "was lost with its node"
     else:
-        end = "ended without a word, as after SIGKILL (kill -9, or the kernel for lack of memory), a crash, or os._exit"
+        end = "ended without a traceback, as after SIGKILL (kill -9 or the OOM killer), a crash, or os._exit"
     return f"{place} {end}".strip()
 
 

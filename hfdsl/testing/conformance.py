@@ -1,4 +1,7 @@
-"""The conformance suite: small programs that every backend must run like plain Python, and fail like other backends."""
+"""The conformance suite: small programs that every backend must run like plain Python, and fail like other backends.
+
+Programs without queues run step by step, and must match an eager run; those with queues are ``suite_streams``.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from hfdsl.testing import suite_programs as p
 from hfdsl.testing.arguments import names_of, nothing, refused, several_of
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.node_values import RESULT, eager_steps, observed
+from hfdsl.testing.suite_streams import STREAMS, StreamProcesses, StreamProgram
 from hfdsl.types.batches import Batch
 from hfdsl.types.dims import Dim
 from hfdsl.types.html import preformatted
@@ -30,6 +34,9 @@ from hfdsl.types.html import preformatted
 __tracebackhide__ = True  # pytest shows the user's own lines
 
 AnyBackend: TypeAlias = Literal["local", "ray"] | Lowering
+
+DEADLINE = 60.0
+"""The seconds for a call of a backend that may never answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ def _lists(deployment: Deployment, rows: int) -> Any:
     return PerRank(places(a)), PerRank(places(b)), PerStage(range(a.pp)), PerRank(echoed)
 
 
-PROGRAMS: tuple[SuiteProgram, ...] = (
+PROGRAMS: tuple[SuiteProgram | StreamProgram, ...] = (
     SuiteProgram(p.splits),
     SuiteProgram(p.absent, hint=False),
     SuiteProgram(p.functions),
@@ -85,6 +92,7 @@ PROGRAMS: tuple[SuiteProgram, ...] = (
     SuiteProgram(p.collectives),
     SuiteProgram(p.lists, expected=_lists),
     SuiteProgram(p.states, (8, 8, 8)),
+    *STREAMS,
 )
 """Each of another name: their plans run on the same processes."""
 
@@ -189,15 +197,16 @@ class SuiteReport:
 
 def run_suite(
     backend: AnyBackend,
-    programs: Sequence[SuiteProgram] = PROGRAMS,
+    programs: Sequence[SuiteProgram | StreamProgram] = PROGRAMS,
     faults: bool = True,
     deployments: str | Sequence[str] = (),
 ) -> SuiteReport:
     """Run the conformance suite on a backend: ``"local"``, ``"ray"``, or a lowering of your own.
 
     Every program runs as several steps under every deployment (or those that are named), all programs of one on the
-    same processes, and must match the eager run bit for bit. With ``faults``, the run must report each failing role
-    with its code, and end there.
+    same processes, and must match the eager run bit for bit. A program with a queue repeats a log in which groups are
+    late, and decides by itself; its decisions must keep the laws of queues, and its results must follow from them. With
+    ``faults``, the run must report each failing role with its code, and end there.
 
     Raises:
         DefinitionError: HF921 for what is not a program and for an unknown deployment, HF922 without a
@@ -206,13 +215,13 @@ def run_suite(
 
     >>> report = run_suite("local", deployments=["one pool"])
     >>> report.ok, len(report.outcomes)
-    (True, 17)
+    (True, 24)
     """
     where_to = names_of("run_suite", "deployments=", deployments or None, list(DEPLOYMENTS), "deployment")
-    takes = "programs in a list, each a SuiteProgram"
+    takes = "programs in a list, each a SuiteProgram or a StreamProgram"
     listed = several_of("run_suite", "programs", takes, programs)
     for program in listed:
-        if not isinstance(program, SuiteProgram):
+        if not isinstance(program, (SuiteProgram, StreamProgram)):
             raise refused("run_suite", "programs", takes, program)
     if not listed:
         raise nothing("run_suite", "it has no program")
@@ -220,8 +229,11 @@ def run_suite(
         raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray', and lowerings of your own")
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     outcomes: list[SuiteOutcome] = []
+    steps = [program for program in listed if isinstance(program, SuiteProgram)]
+    streams = [program for program in listed if isinstance(program, StreamProgram)]
     for where in where_to:
-        outcomes += _programs(backend, where, DEPLOYMENTS[where](), listed)
+        outcomes += _programs(backend, where, DEPLOYMENTS[where](), steps) if steps else ()
+        outcomes += _streams(backend, where, streams)
     for flow, expected in FAULTS.items() if faults else ():
         outcomes.append(_timed(flow.body.__name__, "faults", partial(_fault, backend, flow, *expected)))
     return SuiteReport(name, tuple(outcomes))
@@ -259,6 +271,17 @@ def _programs(
             yield _timed(program.name, where, run)
         if (states := running.get(p.states.body.__name__)) is not None:
             yield _timed("saved state", where, partial(_saved, states))
+
+
+def _streams(backend: AnyBackend, where: str, programs: Sequence[StreamProgram]) -> Iterator[SuiteOutcome]:
+    """All programs with queues on the same processes, as long as nothing goes wrong."""
+    processes = StreamProcesses(where, lambda plan: plan.launch(backend, deadline=DEADLINE))
+    try:
+        for program in programs:
+            if processes.runs(program):
+                yield _timed(program.name, where, partial(processes.problem, program))
+    finally:
+        processes.close()
 
 
 def _run(backend: AnyBackend, program: SuiteProgram, deployment: Deployment, running: Running) -> str | None:
@@ -306,7 +329,7 @@ def _saved(running: Running) -> str | None:
 def _fault(backend: AnyBackend, flow: Dataflow[..., Any], code: str, text: str) -> str | None:
     deployment = Deployment(faulty=place(p.Faulty, pool=_pool(2)))
     plan, batch = flow.compile(deployment, {B: 8, p.K: 3}), p.rows(8)
-    with plan.launch(backend, deadline=60.0) as running:
+    with plan.launch(backend, deadline=DEADLINE) as running:
         for expected_code, holds in ((code, text), ("HF808", "has been broken since step 0")):
             try:
                 running.step(batch)

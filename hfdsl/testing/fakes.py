@@ -237,7 +237,7 @@ def _body(real: Any, signature: Signature, seconds: Seconds, answer: Callable[..
 
 
 def _fits(subject: str, signature: Signature, args: Sequence[Any], arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that the real method does not take: nobody else looks where a fake is called by hand."""
+    """Refuse arguments that the real method does not take: nothing else checks a fake that is called by hand."""
     names = [port.name for port in signature.ports]
     if len(args) > len(names):
         raise WiringError("HF202", f"{subject} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")

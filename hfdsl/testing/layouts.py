@@ -9,21 +9,23 @@ that cuts the fused rows in the middle instead has the right sizes, and other el
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from math import prod
-from operator import methodcaller
-from typing import Any
+from typing import Any, Literal
 
 from hfdsl.deploy.weight_syncs import SyncSide, weight_syncs
+from hfdsl.errors import DefinitionError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, Range, in_words, total
 from hfdsl.protocols.cuts import padded_dims
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas, rank_boxes
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.testing.arguments import nothing
+from hfdsl.runtime.backend import HookedBackend, Lowering
+from hfdsl.runtime.launch import launch
+from hfdsl.testing.arguments import named_of, nothing, refused, several_of
 from hfdsl.types.numbers import brief
 
 __tracebackhide__ = True  # pytest shows the user's own lines
@@ -44,6 +46,7 @@ def check_layout(
     Raises:
         BrokenLayoutError: with the first element that differs.
         ProtocolError: HF734 if the layout cannot cut a parameter.
+        DefinitionError: HF921 for other arguments, HF922 if there is nothing to compare.
 
     >>> from hfdsl.protocols.layouts import Slices
     >>> whole = {"qkv": [0, 1, 2, 3, 4, 5, 6, 7]}
@@ -52,13 +55,20 @@ def check_layout(
     Traceback (most recent call last):
     hfdsl.testing.layouts.BrokenLayoutError: rank 0 (pp=0 dp=0 tp=0): 'qkv'[2] is 2 instead of 4, from [4] of the whole
     """
+    check = "check_layout"
+    if not isinstance(layout, Layout):
+        raise refused(check, "layout", "a layout, such as Slices(0)", layout)
+    for parts in several_of(check, "held", "the tensors of each rank, in a list", held):
+        named_of(check, "held", parts, '[{"weight": ...}] for one rank')
+    if not named_of(check, "whole", whole, '{"weight": ...}'):
+        raise nothing(check, "whole is empty")
     label = f"'{role}', " if role else ""
     if len(held) != mesh.world_size:
         raise BrokenLayoutError(f"{label}{mesh} has {mesh.world_size} ranks, and {len(held)} are held against it")
     for rank, parts in enumerate(held):
         where = f"{label}rank {rank} ({mesh.coordinates(rank)})"
         for name, full in whole.items():
-            parameter = Parameter(name, _shape(_nested(full)))
+            parameter = Parameter(name, _shape(full))
             boxes = rank_boxes(layout, parameter, mesh, rank)
             padding = " without pad rows" if padded_dims(layout, parameter, mesh) else ""
             fault = _fault(name, full, boxes, parts.get(name, parts.get(layout.stored_as(name))), padding)
@@ -66,10 +76,17 @@ def check_layout(
                 raise BrokenLayoutError(f"{where}: {fault}")
 
 
-def check_layouts(plan: Plan, *, seed: int = 0, weights: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+def check_layouts(
+    plan: Plan,
+    *,
+    seed: int = 0,
+    weights: Mapping[str, Mapping[str, Any]] | None = None,
+    backend: Literal["local", "ray"] | Lowering = "local",
+) -> None:
     """Hold the layouts that roles of a plan declare to the weights that their ranks hold.
 
-    Starts all ranks in this process, has each role that exports a state return it, gives it to the roles that load it,
+    Starts all ranks, in this process or on Ray, which roles need that use ``torch.distributed``, as FSDP does. Then it
+    has each role that exports a state return it, gives it to the roles that load it,
     and compares what ``held_weights(state)`` of every rank gives with its boxes; parameters that a role states to be
     ``contiguous`` must be contiguous tensors in their dtypes. Where ranks export parts, they are
     joined as their layout says, and each rank that loads gets what it gets in a run. Roles without the method, or
@@ -80,7 +97,9 @@ def check_layouts(plan: Plan, *, seed: int = 0, weights: Mapping[str, Mapping[st
 
     Raises:
         BrokenLayoutError: with the rank and the first element that differs.
-        DefinitionError: HF922 if there is nothing to compare.
+        DefinitionError: HF922 if there is nothing to compare, or nothing with the ``weights`` of a state; HF921 for a
+            backend that cannot call a function for each worker.
+        HfError: what a launch raises.
 
     >>> import hfdsl as hf
     >>> from hfdsl.protocols.layouts import Slices
@@ -115,37 +134,52 @@ def check_layouts(plan: Plan, *, seed: int = 0, weights: Mapping[str, Mapping[st
     Traceback (most recent call last):
     hfdsl.testing.layouts.BrokenLayoutError: 'engine', rank 0 (pp=0 dp=0 tp=0): 'up'[1] is 2 instead of 1, from [1] ...
     """
-    from hfdsl.runtime.local import LocalBackend
-
-    backend, checked = LocalBackend(plan, seed), False
-    steps = {step.node: step for step in plan.steps}
-    try:
-        for sync in weight_syncs(plan.graph, plan.deployment):
-            exported: Sequence[Mapping[str, Any]] = backend.of_workers(
-                sync.source.role, partial(_exported, sync.source)
-            )
-            scheduled = steps[sync.target.node.id].sync
-            if not any(exported) and hasattr(sync.source.placement.role, "held_weights"):  # a sync sends these
-                exported = _held(backend, sync.source)
-            whole = next(filter(None, exported), {})
-            if scheduled is not None and not _exports_whole(sync.source, scheduled, whole):
-                whole = _joined(sync.source, scheduled, exported)
-            if weights is not None and sync.state in weights:
-                checked |= _check_exported(sync.source, weights[sync.state], whole)
-            checked |= _check_side(backend, sync.source, whole)
-            if _holds(sync.target):
-                backend.of_workers(sync.target.role, partial(_load, sync.target, whole, scheduled))
-                checked |= _check_side(backend, sync.target, whole)
-    finally:
-        backend.close()
+    right = {} if weights is None else named_of("check_layouts", "weights=", weights, 'weights={"policy": ...}')
+    with launch(plan, backend, seed=seed, timeout=60.0, deadline=1800.0, worker_env={}) as running:
+        ranks = running.backend
+        if not isinstance(ranks, HookedBackend):
+            raise DefinitionError("HF921", f"check_layouts: backend= needs of_workers of {type(ranks).__name__}")
+        checked, uncompared = _check_syncs(plan, ranks, right)
+    for state in uncompared:
+        raise nothing(
+            "check_layouts", f"no role of a sync in '{plan.name}' exports a weight of {state!r} that weights= has"
+        )
     if not checked:
         raise nothing("check_layouts", f"no role of a sync in '{plan.name}' has a layout and held_weights(state)")
+
+
+def _check_syncs(
+    plan: Plan, ranks: HookedBackend, right: Mapping[str, Mapping[str, Any]]
+) -> tuple[bool, Collection[str]]:
+    """Whether anything was compared, and the states whose ``right`` weights were compared with none."""
+    checked, uncompared = False, dict.fromkeys(right)
+    steps = {step.node: step for step in plan.steps}
+    for sync in weight_syncs(plan.graph, plan.deployment):
+        exported: Sequence[Mapping[str, Any]] = ranks.of_workers(
+            sync.source.role, partial(_exported, sync.source.method), sync.source.method
+        )
+        scheduled = steps[sync.target.node.id].sync
+        if not any(exported) and hasattr(sync.source.placement.role, "held_weights"):  # a sync sends these
+            exported = _held(ranks, sync.source)
+        whole = next(filter(None, exported), {})
+        if scheduled is not None and not _exports_whole(sync.source, scheduled, whole):
+            whole = _joined(sync.source, scheduled, exported)
+        if sync.state in right and _check_exported(sync.source, right[sync.state], whole):
+            checked = True
+            uncompared.pop(sync.state, None)
+        checked |= _check_side(ranks, sync.source, whole)
+        if _holds(sync.target):
+            load = partial(_load, sync.target.method, _sent(sync.target, whole, scheduled))
+            ranks.of_workers(sync.target.role, load, sync.target.method)
+            checked |= _check_side(ranks, sync.target, whole)
+    return checked, uncompared
 
 
 def _check_exported(side: SyncSide, weights: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
     """Whether a role exports some of these weights, after a comparison of all that it does."""
     both = {name: full for name, full in weights.items() if name in whole}
-    check_layout(Replicas(), Mesh(), both, [whole], role=side.role)
+    if both:
+        check_layout(Replicas(), Mesh(), both, [whole], role=side.role)
     return bool(both)
 
 
@@ -158,22 +192,35 @@ def _exports_whole(side: SyncSide, scheduled: ScheduledSync, weights: Mapping[st
     )
 
 
-def _exported(side: SyncSide, worker: Any) -> Mapping[str, Any]:
-    weights = getattr(worker, side.method)()
-    return weights if isinstance(weights, Mapping) else {}
+def _exported(method: str, worker: Any) -> Mapping[str, Any]:
+    weights = getattr(worker, method)()
+    return _on_cpu(weights) if isinstance(weights, Mapping) else {}
 
 
-def _load(side: SyncSide, whole: Mapping[str, Any], scheduled: ScheduledSync | None, worker: Any) -> None:
-    """Have a rank load the whole, or by schedule its part of each parameter."""
+def _on_cpu(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of parts, where every process can read them."""
+    tensors = {name: getattr(part, "tensor", part) for name, part in parts.items()}
+    return {name: tensor.cpu() if hasattr(tensor, "cpu") else tensor for name, tensor in tensors.items()}
+
+
+def _sent(side: SyncSide, whole: Mapping[str, Any], scheduled: ScheduledSync | None) -> list[Mapping[str, Any]]:
+    """The weights that each rank gets: the whole, or by schedule its part of each parameter."""
+    ranks = range(side.placement.mesh.world_size)
     if scheduled is None:
-        getattr(worker, side.method)(dict(whole))
-        return
-    parts = dict[str, Any]()
-    for parameter in scheduled.schedule.parameters:
-        boxes = rank_boxes(scheduled.target_layout, parameter, side.placement.mesh, worker.rank)
-        if boxes:
-            parts[parameter.name] = _part(whole[parameter.name], boxes)
-    getattr(worker, side.method)(parts)
+        return [whole for _ in ranks]
+    boxes_by_rank = [
+        {
+            parameter.name: rank_boxes(scheduled.target_layout, parameter, side.placement.mesh, rank)
+            for parameter in scheduled.schedule.parameters
+        }
+        for rank in ranks
+    ]
+    return [{name: _part(whole[name], boxes) for name, boxes in of_rank.items() if boxes} for of_rank in boxes_by_rank]
+
+
+def _load(method: str, sent: Sequence[Mapping[str, Any]], worker: Any) -> None:
+    """Have a rank load what it gets."""
+    getattr(worker, method)(dict(sent[worker.rank]))
 
 
 def _part(full: Any, boxes: Sequence[Box]) -> Any:
@@ -227,7 +274,7 @@ def _holds(side: SyncSide) -> bool:
     return side.effect.layout is not None and hasattr(side.placement.role, "held_weights")
 
 
-def _check_side(backend: Any, side: SyncSide, whole: Mapping[str, Any]) -> bool:
+def _check_side(backend: HookedBackend, side: SyncSide, whole: Mapping[str, Any]) -> bool:
     """Whether there was a layout to hold against its ranks."""
     layout = side.layout() if _holds(side) else None
     if layout is None:
@@ -236,23 +283,29 @@ def _check_side(backend: Any, side: SyncSide, whole: Mapping[str, Any]) -> bool:
     return True
 
 
-def _held(backend: Any, side: SyncSide) -> list[dict[str, Any]]:
+def _held(backend: HookedBackend, side: SyncSide) -> list[dict[str, Any]]:
     """The tensors that each rank says that it holds.
 
     Raises:
         BrokenLayoutError: where it says something else, or not of contiguous tensors that it states them to be.
     """
-    held: list[Any] = backend.of_workers(side.role, methodcaller("held_weights", side.effect.state))
-    for rank, rank_parts in enumerate(held):
-        where = f"'{side.role}', rank {rank} ({side.placement.mesh.coordinates(rank)})"
-        if not isinstance(rank_parts, Mapping):
-            problem = f"held_weights('{side.effect.state}') gives {brief(rank_parts)}, expected a dict of its parts"
-            raise BrokenLayoutError(f"{where}: {problem}")
-        for parameter in side.parameters:
-            fault = _memory_fault(parameter, rank_parts.get(parameter.name))
-            if fault is not None:
-                raise BrokenLayoutError(f"{where}: {parameter.name!r} is stated to be contiguous, and {fault}")
-    return [{name: getattr(part, "tensor", part) for name, part in rank_parts.items()} for rank_parts in held]
+    held = backend.of_workers(side.role, partial(_held_by, side.effect.state, side.parameters), "held_weights")
+    for rank, parts in enumerate(held):
+        if isinstance(parts, str):
+            raise BrokenLayoutError(f"'{side.role}', rank {rank} ({side.placement.mesh.coordinates(rank)}): {parts}")
+    return [parts for parts in held if not isinstance(parts, str)]
+
+
+def _held_by(state: str, parameters: Sequence[Parameter], worker: Any) -> dict[str, Any] | str:
+    """The tensors that a rank holds, or the problem with them."""
+    parts = worker.held_weights(state)
+    if not isinstance(parts, Mapping):
+        return f"held_weights('{state}') gives {brief(parts)}, expected a dict of its parts"
+    for parameter in parameters:
+        fault = _memory_fault(parameter, parts.get(parameter.name))
+        if fault is not None:
+            return f"{parameter.name!r} is stated to be contiguous, and {fault}"
+    return _on_cpu(parts)
 
 
 def _memory_fault(parameter: Parameter, part: Any) -> str | None:
@@ -278,12 +331,12 @@ def _memory_fault(parameter: Parameter, part: Any) -> str | None:
 def _fault(name: str, full: Any, boxes: Sequence[Box], part: Any, padding: str) -> str | None:
     """The problem with the part of a rank, or None."""
     if not boxes:
-        empty = part is None or 0 in _shape(_nested(part))
+        empty = part is None or 0 in _shape(part)
         return None if empty else f"{name!r} is on it, and in no box of its layout{padding}"
     if part is None:
         return f"{name!r} is not on it, and {in_words(boxes[0])} of it should be"
     indices, values, wholes = _indices(boxes), _nested(part), _nested(_in_dtype(full, part))
-    shape, expected = _shape(values), tuple(map(len, indices))
+    shape, expected = _shape(part), tuple(map(len, indices))
     if total(boxes) != prod(expected):
         return f"{name!r} has boxes {', '.join(map(in_words, boxes))}, which make no array together"
     if shape != expected:
@@ -318,8 +371,10 @@ def _nested(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _shape(nested: Any) -> tuple[int, ...]:
-    return (len(nested), *(_shape(nested[0]) if nested else ())) if isinstance(nested, (list, tuple)) else ()
+def _shape(value: Any) -> tuple[int, ...]:
+    if hasattr(value, "shape"):
+        return tuple(value.shape)  # of no elements, nested lists do not have it
+    return (len(value), *(_shape(value[0]) if value else ())) if isinstance(value, (list, tuple)) else ()
 
 
 def _at(nested: Any, place: Sequence[int]) -> Any:

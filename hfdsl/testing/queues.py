@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.queues.links import QueueLinks
 from hfdsl.runtime.schedule import QueueSpec
+from hfdsl.testing.arguments import nothing
 
 
 class BrokenQueueError(AssertionError):
@@ -34,6 +35,19 @@ def _bound(log: _Log, decision: Decision) -> Iterator[str]:
                 yield f"group {group} was trained {staleness} updates after its dispatch, with lag {log.spec.lag}"
 
 
+def _only_late(log: _Log, decision: Decision) -> Iterator[str]:
+    discipline = log.spec.late
+    if decision.kind == "drop" and discipline not in ("drop", "refill"):
+        yield f"a queue with late='{discipline}' drops {list(decision.groups)}"
+    if decision.masked and discipline != "mask":
+        yield f"a queue with late='{discipline}' masks {list(decision.masked)}"
+    verb, gone = ("dropped", decision.groups) if decision.kind == "drop" else ("masked", decision.masked)
+    for group in gone:
+        staleness = decision.version - log.version.get(group, decision.version)
+        if group in log.version and staleness <= log.spec.lag:
+            yield f"group {group} was {verb} {staleness} updates after its dispatch, within lag {log.spec.lag}"
+
+
 def _whole(log: _Log, decision: Decision) -> Iterator[str]:
     if decision.kind == "take" and len(decision.groups) != log.spec.batch:
         yield f"update {decision.version} took {len(decision.groups)} groups instead of {log.spec.batch}"
@@ -49,7 +63,7 @@ def _once(log: _Log, decision: Decision) -> Iterator[str]:
             yield f"group {group}, of a {decision.kind}, is not on its way"
     if (
         decision.kind == "dispatch"
-    ):  # what a queue in front of another one has taken may be dropped later, and come again
+    ):  # what a queue in front of another one has taken may be dropped later, and dispatched again
         trained = log.taken if log.spec.trains else []
         present = {log.prompt[group] for group in (*log.on_the_way, *trained) if group in log.prompt}
         for prompt in decision.prompts:
@@ -72,9 +86,13 @@ def _versions(log: _Log, decision: Decision) -> Iterator[str]:
 def _order(log: _Log, decision: Decision) -> Iterator[str]:
     if decision.kind == "take" and list(decision.groups) != sorted(decision.groups):
         yield f"update {decision.version} has groups out of the order of dispatch"
-    if log.spec.late == "wait" and decision.kind in ("take", "drop"):
-        before = [group for group in log.on_the_way if group < max(decision.groups) and group not in decision.groups]
-        if before or decision.kind == "drop" or decision.masked:
+    if log.spec.late == "wait" and decision.kind == "take":
+        before = [
+            group
+            for group in log.on_the_way
+            if group < max(decision.groups, default=-1) and group not in decision.groups
+        ]
+        if before:
             yield f"update {decision.version} takes groups before {before}, and the queue waits in order"
 
 
@@ -89,6 +107,7 @@ def _loads(log: _Log, decision: Decision) -> Iterator[str]:
 
 QUEUE_LAWS: dict[str, Callable[[_Log, Decision], Iterator[str]]] = {
     "no group is trained with more staleness than the lag, unless it is masked": _bound,
+    "only groups that exceed the lag are dropped or masked, as the discipline says": _only_late,
     "batches and dispatches are whole": _whole,
     "no group is dispatched, taken, dropped or lost twice, and no prompt is trained twice": _once,
     "no more groups are on their way than there are places": _places,
@@ -120,6 +139,7 @@ def check_decisions(spec: QueueSpec, decisions: Sequence[Decision]) -> None:
 
     Raises:
         BrokenQueueError: for decisions that break one.
+        DefinitionError: HF922 if all decisions are of other queues.
 
     >>> log = [Decision("dispatch", "scored", 0, (0,), (7,)), Decision("take", "scored", 0, (0,))]
     >>> check_decisions(QueueSpec("scored", lag=0), log)
@@ -128,6 +148,9 @@ def check_decisions(spec: QueueSpec, decisions: Sequence[Decision]) -> None:
     hfdsl.testing.queues.BrokenQueueError: a dispatch under version 0 after 1 updates
     a dispatch under version 0 after one under version 1
     """
+    if decisions and not any(decision.queue == spec.name for decision in decisions):
+        names = ", ".join(f"'{name}'" for name in dict.fromkeys(decision.queue for decision in decisions))
+        raise nothing("check_decisions", f"no decision is one of '{spec.name}', but of {names}")
     if problems := broken_laws(spec, decisions):
         raise BrokenQueueError("\n".join(problems))
 
@@ -204,8 +227,10 @@ class _PromptPlaces:
 
     def problems(self, decision: Decision) -> Iterator[str]:
         """Follow a decision, and yield the laws that it breaks."""
-        queue = self._queues[decision.queue]
-        if decision.kind == "dispatch":
+        queue = self._queues.get(decision.queue)
+        if queue is None:
+            yield f"a {decision.kind} is of '{decision.queue}', and the queues are {', '.join(map(repr, self._queues))}"
+        elif decision.kind == "dispatch":
             yield from self._come(queue, decision)
         elif decision.kind != "load":
             yield from self._leave(queue, decision)
@@ -215,9 +240,11 @@ class _PromptPlaces:
             feeds = self._links.of[queue].feeds
             chosen = self._sources[feeds].next(len(decision.prompts)) if feeds in self._sources else ()
             self.coming |= dict.fromkeys(self._links.fed_by(feeds), chosen)
+        if len(decision.groups) != len(decision.prompts):
+            yield f"a dispatch of '{decision.queue}' has {len(decision.groups)} groups, {len(decision.prompts)} prompts"
         if (expected := self.coming.pop(queue)) != decision.prompts:
             yield f"prompts {list(decision.prompts)} come into '{decision.queue}', where {list(expected)} should come"
-        self._queued[queue] |= zip(decision.groups, decision.prompts, strict=True)
+        self._queued[queue] |= zip(decision.groups, decision.prompts, strict=False)
 
     def _leave(self, queue: int, decision: Decision) -> Iterator[str]:
         if self.coming:

@@ -16,7 +16,7 @@ rank can be repeated without the others. For example ``actor.update`` on two ran
         the body asks for all_reduce(3.0), and the tape answers 4.0, as the peers did
         the body raises again: ``same`` is true, and ``error`` has its frames
 
-A body that asks its peers for more than it did then, since it was edited, has nobody to ask: that is HF424.
+A body that asks its peers for more than it did then, since it was edited, has no peer to ask: that is HF424.
 """
 
 from __future__ import annotations

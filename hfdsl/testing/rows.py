@@ -284,7 +284,7 @@ def _rows_of(raw: Any, rows: Sequence[int]) -> Any:
 def _changed_argument(signature: Signature, case: _Case, size: int) -> str | None:
     """The first argument that is another after the call than before.
 
-    Values are compared too: nobody counts a write into an object of a row.
+    Values are compared too: a write into an object of a row is not counted.
     """
     before = {name: _picked(value, range(case.units * size)) for name, value in case.arguments.items()}
     copies = {name: copy for name, value in before.items() if (copy := _copied(value)) is not None}
@@ -306,7 +306,7 @@ def _copied(value: Any) -> Any:
     """A copy to compare with later; None for a value that does not equal its copy, which cannot be compared."""
     try:
         copy = deepcopy(value)
-    except Exception:  # noqa: BLE001  # objects of the user's own may refuse
+    except Exception:  # noqa: BLE001  # users' objects may refuse
         return None
     return copy if first_difference(copy, value) is None else None
 

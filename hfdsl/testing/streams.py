@@ -11,27 +11,48 @@ Results 0 to 3 have to be those of a stream without interruptions, bit for bit: 
 and every one was generated and trained under the versions that it would have had.
 
 Where a queue decides by the times at which calls end, as on Ray, no two runs decide alike. Then the decisions of an
-interrupted run are held against the laws instead: over all its streams no prompt is lost or trained twice.
+interrupted run are held against the laws instead: over all its streams no prompt is lost or trained twice, and a run
+that repeats them gives the same results.
+
+A rank dies in a drawn step (``deaths``). A run with retries continues; any other is launched again and loads a
+checkpoint from before, and what it has decided and given out since then counts as never done::
+
+    results     0  1 | 2  3          step 5: rank 1 of the engine is killed
+                     |    | launch again, load: the loader goes back to batch 4, the log to its line 9
+                     +-- save: batches 0 to 3 are read, the log has 9 lines
+    then             | 2  3  4 ...
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeAlias, get_args
 
+from hfdsl.errors import DefinitionError, HfWarning, LostProcessError
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.queues import decides
+from hfdsl.runtime.backend import HookedBackend
 from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.running import Running
-from hfdsl.testing.arguments import names_of, nothing, number_of, several_of
+from hfdsl.testing.arguments import names_of, nothing, number_of, refused, several_of
 from hfdsl.testing.compare import first_difference
+from hfdsl.testing.deaths import RankDeath
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_prompts
 
-Interruption: TypeAlias = Literal["leave", "raise", "save"]
-"""The loop is left, the loader raises, or the run is saved, ended, launched again and loaded."""
+Interruption: TypeAlias = Literal["leave", "raise", "save", "kill"]
+"""The loop is left, the loader raises, the run is saved, ended, launched again and loaded, or a rank dies."""
+
+StreamCut: TypeAlias = Literal["leave", "raise", "save"]
+"""An interruption between two calls of the stream."""
+
+CallDurations: TypeAlias = Mapping[str, float | CallSeconds]
 
 
 def check_stream(
@@ -41,18 +62,20 @@ def check_stream(
     interruptions: Sequence[Interruption] = get_args(Interruption),
     tries: int = 3,
     seed: int = 0,
-    seconds: Mapping[str, float | CallSeconds] | None = None,
+    seconds: CallDurations | None = None,
 ) -> None:
     """Stream batches straight through, from the log, and interrupted at random: all must give the same results.
 
     ``launch`` starts the same run each time: ``lambda: plan.launch(seed=0)``. The decisions of each queue must keep the
-    laws of queues. "save" needs roles with ``state()``. With ``seconds`` of calls, as ``running.stream`` takes them on
-    the local backend, groups are late: the laws must hold then, too, and the log of this run must repeat it. Of a run
-    on Ray whose queue decides, which no other run repeats, the decisions must keep the laws through all interruptions.
+    laws of queues. "save" and "kill" need roles with ``state()``. "kill" has a process die on Ray, and a call raise on
+    the local backend; without retries, the run is launched again from a checkpoint. With ``seconds`` of calls, as
+    ``running.stream`` takes them on the local backend, groups are late. Of such a run, as of one on Ray whose queue
+    decides, the decisions must keep the laws through all interruptions, and its log must repeat it.
 
     Raises:
         BrokenQueueError: with what differs, and which interruptions led there.
-        DefinitionError: HF921 for an argument that the check does not take, HF922 if there are no batches.
+        DefinitionError: HF921 for an argument that the check does not take, or "kill" on a backend of your own that has
+            no ``at_bodies``; HF922 if there are no batches.
         HfError: what the run itself raises.
 
     >>> import torch
@@ -78,6 +101,7 @@ def check_stream(
     Traceback (most recent call last):
     hfdsl.testing.queues.BrokenQueueError: ...
     """
+    launch = _checked(launch)
     check, batches = "check_stream", several_of("check_stream", "batches", "batches in a list", batches)
     if not batches:
         raise nothing(check, "there are no batches")
@@ -85,36 +109,67 @@ def check_stream(
     kinds: Any = names_of(check, "interruptions=", interruptions, choices, "interruption") if interruptions else ()
     number_of(check, "tries=", tries, 0)
     with TemporaryDirectory() as folder:
-        straight, decides = _logged(launch, batches, Path(folder, "log"), None)
-        if not decides and len(straight) != len(batches):
+        straight, plan, by_time = _logged(launch, batches, Path(folder, "log"), None)
+        if not decides(plan) and len(straight) != len(batches):
             raise BrokenQueueError(f"{len(batches)} batches gave {len(straight)} results")
         if seconds is not None:
             _logged(launch, batches, Path(folder, "timed"), seconds)
         for index in range(tries if kinds else 0):
             random = Random(f"{seed} {index}")
-            cuts: dict[int, Interruption] = {random.randint(1, len(batches)): random.choice(kinds) for _ in range(3)}
-            place = Path(folder, str(index))
-            place.mkdir()
-            subject = f"a run with {_interruptions_in_words(cuts)}"
-            results, repeats = _interrupted(launch, batches, cuts, place, subject)
-            if repeats:
-                _compare(straight, results, subject)
+            cuts, death = _drawn(kinds, plan, len(batches), random)
+            for durations in (None,) if seconds is None else (None, seconds):
+                place = Path(folder, f"{index} {durations is None}")
+                place.mkdir()
+                interrupted = _InterruptedRun(
+                    launch=launch, batches=batches, seconds=durations, cuts=cuts, death=death, folder=place
+                )
+                if by_time or (durations is not None and decides(plan)):
+                    with launch() as running:
+                        repeated = list(running.stream(batches, replay=interrupted.log))
+                    subject = f"a run that repeats the log of {interrupted.subject}"
+                    _compare(interrupted.results, repeated, subject)
+                else:
+                    _compare(straight, interrupted.results, interrupted.subject)
+
+
+def _checked(launch: Callable[[], Running]) -> Callable[[], Running]:
+    """A function that launches runs, or raises HF921 for what it launches."""
+    takes = "a function that launches a plan, as in lambda: plan.launch(seed=0)"
+    if not callable(launch):
+        raise refused("check_stream", "launch", takes, launch)
+
+    def launched() -> Running:
+        running = launch()
+        if not isinstance(running, Running):
+            returned = "None" if running is None else f"a {type(running).__name__}"
+            raise DefinitionError("HF921", f"check_stream: launch takes {takes}, got one that returns {returned}")
+        return running
+
+    return launched
+
+
+def _drawn(
+    kinds: Sequence[Interruption], plan: Plan, steps: int, random: Random
+) -> tuple[Mapping[int, StreamCut], RankDeath | None]:
+    """The cuts of a run by the number of results or batches before, and the death of one of its ranks."""
+    choices: list[StreamCut] = [kind for kind in kinds if kind != "kill"]
+    cuts = dict[int, StreamCut]()
+    for _ in range(3 if choices else 0):
+        cuts[random.randint(1, steps)] = random.choice(choices)
+    return cuts, RankDeath.drawn(plan, steps, random) if "kill" in kinds else None
 
 
 def _logged(
-    launch: Callable[[], Running],
-    batches: Sequence[Any],
-    log: Path,
-    seconds: Mapping[str, float | CallSeconds] | None,
-) -> tuple[list[Any], bool]:
-    """The results of a run whose decisions keep the laws, and whose log repeats it; and whether its queues decide."""
+    launch: Callable[[], Running], batches: Sequence[Any], log: Path, seconds: CallDurations | None
+) -> tuple[list[Any], Plan, bool]:
+    """The results of a run whose decisions keep the laws, and whose log repeats it; its plan; if it decides by time."""
     with launch() as running:
         results = list(running.stream(batches, log=log, seconds=seconds))
-        decides = running.decides
         _check_log(running, log)
+        plan, by_time = running.plan, running.decides_by_time
     with launch() as running:
         _compare(results, list(running.stream(batches, replay=log)), "a run that repeats the log")
-    return results, decides
+    return results, plan, by_time
 
 
 def _check_log(running: Running, log: Path, subject: str = "") -> None:
@@ -134,10 +189,6 @@ def _check_log(running: Running, log: Path, subject: str = "") -> None:
         raise BrokenQueueError("\n".join([f"{subject}:", *problems] if subject else problems))
 
 
-def _interruptions_in_words(cuts: Mapping[int, Interruption]) -> str:
-    return ", ".join(f"'{cuts[number]}' at {number}" for number in sorted(cuts))
-
-
 def _compare(straight: Sequence[Any], results: Sequence[Any], subject: str) -> None:
     if len(results) != len(straight):
         raise BrokenQueueError(f"{subject} gave {len(results)} results instead of {len(straight)}")
@@ -151,10 +202,10 @@ class _RaisedError(Exception):
 
 
 class _Loader:
-    """Batches, and once at each of some positions an error in front of the next one."""
+    """Batches from a position on, and once at each of some positions an error in front of the next one."""
 
-    def __init__(self, batches: Sequence[Any], raises: set[int]) -> None:
-        self._batches, self._raises, self._position = batches, raises, 0
+    def __init__(self, batches: Sequence[Any], raises: set[int], position: int = 0) -> None:
+        self._batches, self._raises, self._position = batches, raises, position
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -169,41 +220,105 @@ class _Loader:
         return self._batches[self._position - 1]
 
 
-def _interrupted(
-    launch: Callable[[], Running], batches: Sequence[Any], cuts: Mapping[int, Interruption], folder: Path, subject: str
-) -> tuple[list[Any], bool]:
-    """All results, over several streams, cut after the given results or at the given batches of the loader.
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """The numbers of results, batches and decisions of a run that was saved into a folder; None for its launch."""
 
-    The second value says whether they should be those of a run without interruptions. If not, the laws hold for them.
+    folder: Path | None = None
+    results: int = 0
+    batches: int = 0
+    decisions: int = 0
+
+
+@dataclass
+class _InterruptedRun:
+    """A run over several streams: its ``results``, and the ``log`` of its decisions, which keep the laws.
+
+    A stream is cut after the given results or in front of the given batches of the loader.
     """
-    loader = _Loader(batches, {number for number, kind in cuts.items() if kind == "raise"})
-    results, running, log = list[Any](), launch(), folder / "log"
-    try:
-        while True:
-            try:
-                if _until_cut(running, loader, results, cuts, log):
-                    if running.decides_by_time:
-                        _check_log(running, log, subject)
-                    return results, not running.decides_by_time
-            except _RaisedError:
-                continue
-            if cuts.get(len(results)) == "save":
-                place = folder / str(len(results))
-                place.mkdir()
-                running.save(place)
-                running.close()
-                running = launch()
-                running.load(place)
-    finally:
-        running.close()
 
+    launch: Callable[[], Running]
+    batches: Sequence[Any]
+    seconds: CallDurations | None
+    cuts: Mapping[int, StreamCut]
+    death: RankDeath | None
+    folder: Path
+    results: list[Any] = field(default_factory=list)
 
-def _until_cut(
-    running: Running, loader: _Loader, results: list[Any], cuts: Mapping[int, Interruption], log: Path
-) -> bool:
-    """Stream until the loop is to be left; whether the stream has ended instead."""
-    for result in running.stream(loader, log=log):
-        results.append(result)
-        if cuts.get(len(results)) in ("leave", "save"):
-            return False
-    return True
+    def __post_init__(self) -> None:
+        cuts = [f"'{self.cuts[number]}' at {number}" for number in sorted(self.cuts)]
+        self.subject = f"a run with {', '.join([*cuts, *([str(self.death)] if self.death else [])])}"
+        self.log = self.folder / "log"
+        self._raises = {number for number, kind in self.cuts.items() if kind == "raise"}
+        self._dies, self._saves = self.death, 0
+        self._checkpoint = _Checkpoint()
+        with warnings.catch_warnings():
+            if self.death is not None:
+                warnings.filterwarnings("ignore", self.death.loss, HfWarning)
+            self._run()
+
+    def _run(self) -> None:
+        self._running = self.launch()
+        try:
+            self._begin()
+            while cut := self._until_cut():
+                if cut in ("save", "kill"):
+                    self._running.close()
+                    self._running = self.launch()
+                    self._begin()
+            _check_log(self._running, self.log, self.subject)
+        finally:
+            self._running.close()
+
+    def _begin(self) -> None:
+        """Begin at the checkpoint; what was given out, read and decided since then counts as never done."""
+        checkpoint = self._checkpoint
+        if checkpoint.folder is not None:
+            self._running.load(checkpoint.folder)
+        del self.results[checkpoint.results :]
+        self._loader = _Loader(self.batches, self._raises, checkpoint.batches)
+        if self.log.is_file():
+            lines = self.log.read_text("utf-8").splitlines(keepends=True)
+            self.log.write_text("".join(lines[: checkpoint.decisions]), "utf-8")
+        if self._dies is not None:
+            backend = self._running.backend
+            if not isinstance(backend, HookedBackend):
+                name = type(backend).__name__
+                raise DefinitionError("HF921", f"check_stream: interruptions='kill' needs at_bodies of {name}")
+            self._dies.await_in(backend)
+
+    def _until_cut(self) -> Interruption | None:
+        """Stream until the stream is cut, and return how; None if it has ended."""
+        try:
+            return self._streamed()
+        except _RaisedError:
+            return "raise"
+        except LostProcessError:
+            if self._dies is None or self._running.recovers:
+                raise
+            self._dies = None
+            return "kill"
+
+    def _streamed(self) -> Interruption | None:
+        running = self._running
+        for result in running.stream(self._loader, log=self.log, seconds=self.seconds):
+            self.results.append(result)
+            if running.recoveries:
+                self._dies = None  # and lives in the next launch
+            cut = self.cuts.get(len(self.results))
+            if cut == "leave":
+                return cut
+            if cut == "save":
+                break
+            if self._dies is not None and not running.recovers and len(self.results) == self._dies.step // 2:
+                self._checkpoint = self._saved()
+        else:
+            return None
+        self._checkpoint = self._saved()
+        return "save"
+
+    def _saved(self) -> _Checkpoint:
+        folder, self._saves = self.folder / f"saved {self._saves}", self._saves + 1
+        self._running.save(folder)
+        running = self._running
+        return _Checkpoint(folder, len(self.results), running.batches_read, running.decisions)

@@ -289,6 +289,8 @@ def _texts(sizes: SizeValues) -> list[str]:
 
 def main() -> None:
     """Answer the question on stdin."""
+    # Python tells versions of a file apart by second and size, and an agent may change a letter within a second.
+    sys.dont_write_bytecode = True
     request = json.loads(sys.stdin.read())
     tool = TOOLS[request["tool"]]
     with output.own_stdout(for_good=True):

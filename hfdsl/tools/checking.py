@@ -6,11 +6,14 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from hfdsl.check.context import Timing
 from hfdsl.check.findings import Finding
 from hfdsl.check.raised import findings_of
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
+from hfdsl.graph.stages import split
 from hfdsl.tools import output
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import UsageError, parts_of
@@ -48,6 +51,8 @@ class Question:
     """The library whose configurations the targets are, with its version where one is given; hfdsl's own if empty."""
     arguments: str = ""
     environment: Sequence[str] = ()
+    seconds: str | None = None
+    """The file with the seconds of calls."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Question:
@@ -61,6 +66,7 @@ class Question:
             library=arguments.library or "",
             arguments=arguments.arguments,
             environment=arguments.env,
+            seconds=arguments.seconds,
         )
 
 
@@ -97,7 +103,7 @@ def _outcomes_of(text: str, question: Question) -> Iterator[TargetOutcome]:
     sizes, cluster = question.sizes, question.cluster
     try:
         for target in programs_of(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]:
-            reports = target.reports(elsewhere=question.elsewhere)
+            reports = target.reports(elsewhere=question.elsewhere, timing=_timing(question, target))
             for report in reports:
                 yield TargetOutcome(target.text, _with_file_name(report, target) if question.discover else report)
             if target.rounds is not None and all(reports):
@@ -109,6 +115,23 @@ def _outcomes_of(text: str, question: Question) -> Iterator[TargetOutcome]:
         if not findings:
             raise
         yield TargetOutcome(text, Report(text, findings), raised=True)
+
+
+def _timing(question: Question, target: CommandTarget) -> Timing | None:
+    """The timing of programs by the file of the command line.
+
+    Raises:
+        UsageError: for a target that is not placed or has no queues, unless it was discovered.
+    """
+    if question.seconds is None or (target.experiment is None and question.discover):
+        return None
+    from hfdsl.tools.call_seconds import step_timing  # late: most checks time nothing
+
+    if target.experiment is None:
+        raise UsageError(f"--seconds times an hf.Experiment, and '{target.text}' is a dataflow without a deployment")
+    if not (question.discover or split(target.dataflow.trace()).queues):
+        raise UsageError(f"--seconds times programs with queues, and '{target.text}' has none with a lag")
+    return step_timing(Path(question.seconds))
 
 
 def _with_file_name(report: Report, target: CommandTarget) -> Report:

@@ -73,7 +73,7 @@ def _outcome(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         output.say("interrupted", file=sys.stderr)
         return output.INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has gone; nobody reads any more
+    except BrokenPipeError:  # the reader, such as head, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.stdout().fileno())
         return output.FINDINGS
     except Exception as error:  # noqa: BLE001  # every mistake of a user has been reported above

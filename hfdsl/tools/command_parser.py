@@ -140,6 +140,11 @@ def command_parser() -> Parser:
         action="store_true",
         help="the run will start on another machine: do not look for its files, folders and packages here",
     )
+    check.add_argument(
+        "--seconds",
+        metavar="FILE",
+        help="time the steps of programs with queues by a run's trace, or a TOML file with [seconds]",
+    )
     _add_library_options(check)
     check.add_argument("--fix", action="store_true", help="apply the fixes that are certain, and report what remains")
     check.add_argument("--diff", action="store_true", help="with --fix: show the changes without making them")
@@ -218,16 +223,11 @@ def _add_simulate(command: Callable[..., argparse.ArgumentParser], target: argpa
     simulate.add_argument(
         "--seed", type=_seed, default=0, metavar="S", help="the seed of random durations (default: 0)"
     )
+    simulate.add_argument("--late", choices=DISCIPLINES, help="what happens to late groups, for all queues")
     simulate.add_argument(
-        "--slots", type=_count, metavar="N", help="simulate single groups, with N in progress at the producers"
+        "--keep", type=_share, metavar="SHARE", help="the share of groups that the filters keep (default: 1)"
     )
-    simulate.add_argument("--late", choices=DISCIPLINES, help="with --slots: override the queue's discipline")
-    simulate.add_argument(
-        "--keep",
-        type=_share,
-        metavar="SHARE",
-        help="with --slots: the share of groups that a filter keeps",
-    )
+    simulate.add_argument("--trace", metavar="FILE", help=TRACE)
 
 
 def _add_machine_commands(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hfdsl.check.context import Timing
 from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
@@ -45,23 +46,24 @@ class CommandTarget:
     loaded: Loaded | None = None
     rounds: RoundsAndUpdate | None = None
 
-    def check(self) -> Report:
+    def check(self, timing: Timing | None = None) -> Report:
         """The report, with the deployment if there is one."""
         deployment = self.experiment.deployment if self.experiment else None
         span = self.experiment.span if self.experiment else NOWHERE
         loader = self.experiment.batches if self.experiment else None
-        return check(self.dataflow.body, deployment, self.dims, self.cluster, span, loader)
+        return check(self.dataflow.body, deployment, self.dims, self.cluster, span, loader, timing=timing)
 
-    def reports(self, *, elsewhere: bool = False) -> list[Report]:
+    def reports(self, *, elsewhere: bool = False, timing: Timing | None = None) -> list[Report]:
         """The reports on the dataflow and on those beside it; the first also has the findings about the configuration.
 
-        With ``elsewhere`` the run starts on another machine: the files and packages of this one say nothing.
+        With ``elsewhere`` the run starts on another machine: the files and packages of this one say nothing. With
+        ``timing`` the reports on programs with queues say how long a step takes.
         """
         if self.loaded is None:
-            return [self.check()]
+            return [self.check(timing)]
         from hfdsl.rl.training.check import ConfigCheck  # late: other targets need nothing of rl
 
-        return ConfigCheck(self.cluster, elsewhere).reports(self.loaded)
+        return ConfigCheck(self.cluster, elsewhere, timing).reports(self.loaded)
 
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """The plans of a step: one, or the plan of a round and that of the update.

@@ -10,7 +10,7 @@ from typing import Any
 
 import hfdsl
 from hfdsl.check.codes import CODES, explain
-from hfdsl.check.findings import Finding, Fix, Label, Severity
+from hfdsl.check.findings import Finding, Fix, Label, is_error
 from hfdsl.check.report import Report
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.tools.agent_findings import AgentFinding, characters, relative, unusable
@@ -56,7 +56,7 @@ def as_agent(reports: Sequence[Report], failures: Sequence[str]) -> str:
     """For coding agents: a block for each finding, with a patch where a fix was tried, and a line that counts them."""
     findings = [*(finding for report in reports for finding in report), *map(unusable, failures)]
     left_out = [f"{level}: {text}" for level, text in omissions(reports)]
-    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    errors = sum(map(is_error, findings))
     total = f"total: {errors} errors, {len(findings) - errors} warnings"
     return "\n\n".join([*(str(AgentFinding.of(finding)) for finding in findings), "\n".join([*left_out, total])])
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 
-from hfdsl.check.findings import Finding, Severity, order
+from hfdsl.check.findings import Finding, is_error, order
 from hfdsl.check.report import CheckError, Report
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.interop.checking import named_readings, report_on
@@ -132,8 +132,8 @@ def convert(arguments: argparse.Namespace) -> int:
 
 
 def _has_place(finding: Finding) -> bool:
-    """Whether a finding is at a key; a warning about what the lowering adds concerns nobody."""
-    return finding.severity is Severity.ERROR or finding.primary.span != NOWHERE
+    """Whether a finding is at a key; a warning about what the lowering adds concerns no key."""
+    return is_error(finding) or finding.primary.span != NOWHERE
 
 
 def _not_lowered(run: LoweredRun) -> str:

@@ -278,7 +278,7 @@ def scatter(context: MethodContext, named: Named) -> Type:
 
 
 class HfdslPlugin(Plugin):
-    """The hooks; each may run for any call of any module, and first asks whether it is one of hfdsl's."""
+    """The hooks; each may run for any call of any module, and first asks whether it belongs to hfdsl."""
 
     def instance(self, fullname: str, arguments: list[Type]) -> Instance:
         """The type of a class of hfdsl or of builtins, which mypy has read before it calls a hook that needs it.

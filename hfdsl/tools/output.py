@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from hfdsl.check.raised import findings_of
 from hfdsl.check.report import Report
+from hfdsl.deploy.deployment import Deployment, process_groups
 from hfdsl.errors import HfError
 
 OK, FINDINGS, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
@@ -102,3 +103,10 @@ def show_error(error: HfError, arguments: argparse.Namespace) -> None:
         show_report(report, arguments, None if machine(arguments) else sys.stderr)
     else:
         say(f"error[{error.code}]: {error.message}", file=sys.stderr)
+
+
+def show_start(deployment: Deployment, backend: str, arguments: argparse.Namespace) -> None:
+    """Say on a terminal that the processes of a run start on Ray, which may take a minute."""
+    if backend == "ray" and sys.stderr.isatty() and not machine(arguments):
+        count = sum(group.pool.world_size for group in process_groups(deployment))
+        say(f"starting {count} process{'es' if count > 1 else ''} on Ray", file=sys.stderr)

@@ -20,7 +20,7 @@ from hfdsl.plan.queues import decides
 from hfdsl.runtime.running import Running
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import TargetSource, UsageError, own_traceback
-from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
+from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report, show_start
 
 
 class _BatchesError(Exception):
@@ -46,6 +46,7 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
         stepping = _stepping(target, experiment, plans, arguments)
         check_writable(arguments.trace)
         _install(arguments.backend, target.source)
+        show_start(plan.deployment, arguments.backend, arguments)
         launched = plan.launch(arguments.backend, seed=seed, worker_env=_worker_env(target.source))
         with launched as running, _traced(running, arguments.trace):
             for number, step in enumerate(stepping(running)):
@@ -105,7 +106,7 @@ def _timed(running: Running, batch: tuple[Any, ...]) -> _Step:
 def _streamed(running: Running, batches: Iterator[tuple[Any, ...]], most: int | None) -> Iterator[_Step]:
     """Steps of a dataflow with queues: the seconds are those from one result to the next.
 
-    A queue that decides during the run may need several batches for a step. There ``most`` bounds the steps: after
+    A dynamic queue may need several batches for a step. There ``most`` bounds the steps: after
     them no more batches are taken, and what is in progress ends, so that a trace has all of it.
     """
     start, shown = perf_counter(), 0

@@ -26,7 +26,7 @@ from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.toml.tables import differences, flattened, read_toml, to_toml
 from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.importing import TargetSource, UsageError, attribute_of, parts_of, source_of
-from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report, stdout
+from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report, show_start, stdout
 from hfdsl.tools.progress import ProgressBar, shows_progress
 from hfdsl.tools.rounds import RoundsAndUpdate
 from hfdsl.tools.stepping import check_writable
@@ -127,6 +127,7 @@ def train(arguments: argparse.Namespace) -> int:
     output = Path(loaded.config.output)
     if arguments.resume == "auto" and not has_run(output):
         say(f"there is no run in '{output}' yet: it starts at step 0", file=sys.stderr)
+    show_start(loaded.deployment(), loaded.config.backend, arguments)
     try:
         with bar or nullcontext(), _warnings_on_stderr(bar):
             ended = run(

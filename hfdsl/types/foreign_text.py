@@ -66,6 +66,19 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
+def json_problem(error: ValueError) -> str:
+    """The reason why a line is not JSON, and the number of the character, counted from 1.
+
+    >>> try:
+    ...     parse_json('{"a": 1')
+    ... except ValueError as error:
+    ...     json_problem(error)
+    "Expecting ',' delimiter at character 8"
+    """
+    at = getattr(error, "pos", None)
+    return str(error) if at is None else f"{getattr(error, 'msg', error)} at character {at + 1}"
+
+
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """The members of a JSON object.
 

@@ -52,6 +52,15 @@ def count_range(*values: object, least: int = 1) -> str:
     return "a whole number of at most 2**63 - 1" if above else f"a whole number of at least {least}"
 
 
+def count_limit(value: object, least: int = 1) -> str:
+    """The limit of a count that a value passes, as the end of a phrase.
+
+    >>> count_limit(0), count_limit("two"), count_limit(2**70, least=0)
+    ('1 or more', '1 or more', '2**63 - 1 or less')
+    """
+    return "2**63 - 1 or less" if isinstance(value, int) and value > MAX_COUNT else f"{least} or more"
+
+
 def is_duration(value: object) -> TypeGuard[int | float]:
     """Whether this is a positive number of seconds, not more than ``MAX_SECONDS``.
 

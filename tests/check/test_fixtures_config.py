@@ -92,6 +92,23 @@ def test_configurations_beside_a_mistake_are_not_reported(name: str, change: str
     assert report.findings == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "code", "primary", "related"),
+    [
+        ("hf314_group", "options.group=1", "HF314", "--set options.group=1", ["", "declared here"]),
+        ("hf903_length", "R=40", "HF903", "", ["P = 8", "--set R=40"]),
+        ("hf361", "data.source.size=3", "HF361", "--set data.source.size=3", ["B = 4"]),
+    ],
+)
+def test_a_value_of_the_command_line_is_named(
+    name: str, change: str, code: str, primary: str, related: list[str]
+) -> None:
+    [report] = load(str(FIXTURES_CONFIG / f"{name}.toml"), [change]).reports()
+    [finding] = [finding for finding in report if finding.code == code]
+    assert finding.primary.text == primary
+    assert [label.text for label in finding.related] == related
+
+
 def test_an_engine_of_truncated_samples_is_not_measured() -> None:
     """HF966 compares no engines of such samples; that a policy learns from them is another mistake."""
     [report] = load(str(FIXTURES_CONFIG / "hf966.toml"), ["actor.generation.top_p=0.9"]).reports(elsewhere=True)

@@ -46,6 +46,14 @@ class Trainer(hf.Worker):
     def weights(self) -> dict[str, list[float]]: ...
 
 
+class WithNone(Trainer):
+    """One of its parameters has no elements, so no rank holds a part of it."""
+
+    @staticmethod
+    def state_parameters(layout: Layout) -> dict[str, list[Parameter]]:
+        return {"policy": [*WEIGHTS, Parameter("none", (0, 8))]}
+
+
 class Everywhere(hf.Worker):
     state_parameters = staticmethod(Trainer.state_parameters)
 
@@ -60,6 +68,24 @@ class Everywhere(hf.Worker):
     def weights(self) -> dict[str, list[float]]: ...
 
 
+class Holding(Everywhere):
+    def held_weights(self, state: str) -> dict[str, list[float]]: ...
+
+
+class Exporting(Holding):
+    """Has another method than the class that says what ranks hold."""
+
+    state_parameters = staticmethod(Trainer.state_parameters)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.exports("policy", layout=lambda mesh, layout: layout)
+    def weights(self) -> dict[str, list[float]]: ...
+
+
+class HoldingToo(Exporting):
+    held_weights = Holding.held_weights
+
+
 class Engine(hf.Worker):
     state_parameters = staticmethod(Trainer.state_parameters)
 
@@ -72,6 +98,10 @@ class Engine(hf.Worker):
     @register(Dispatch.ONE_TO_ALL)
     @hf.loads("policy", layout=lambda mesh, layout: layout)
     def load(self, weights: dict[str, list[float]]) -> None: ...
+
+
+class LoadsNone(Engine):
+    state_parameters = staticmethod(WithNone.state_parameters)
 
 
 class Judge(hf.Worker):
@@ -132,15 +162,35 @@ def place(role: Any, layout: Layout, tp: int = 2) -> Any:
         (Trainer, Slices(0), 2, True),
         (Trainer, Slices(0, blocks=(4, 4), interleaved=2, axis="dp"), 2, True),  # all of it, in another order
         (Trainer, Replicas(), 2, False),
+        (WithNone, Replicas(), 2, False),
+        (WithNone, Slices(0), 2, True),
         (Trainer, Slices(0, "dp"), 2, False),  # all of it on each rank
         (Trainer, Slices(0), 1, False),
         (Everywhere, Slices(0), 2, False),
     ],
 )
 def test_the_layout_of_what_one_rank_returns(role: type, layout: Layout, tp: int, is_ignored: bool) -> None:
-    engines, dataflow = (Engine, Replicas()), synced if role is Trainer else joined
+    dataflow = synced if issubclass(role, Trainer) else joined
+    engines = LoadsNone if role is WithNone else Engine, Replicas()
     found = messages(dataflow, trainer=(role, layout, tp), engine=engines, other=engines)
     assert found == [OF_ONE_RANK] * is_ignored
+
+
+@pytest.mark.parametrize(
+    ("role", "layout", "is_ignored"),
+    [
+        (Exporting, Slices(0), True),
+        (Exporting, Replicas(), False),
+        (Holding, Slices(0), False),
+        (HoldingToo, Slices(0), False),
+    ],
+)
+def test_the_layout_of_a_method_below_what_ranks_hold(role: type, layout: Layout, is_ignored: bool) -> None:
+    """A sync would send what its first rank returns, a part, as if it were all."""
+    found = messages(joined, trainer=(role, layout), engine=(Engine, Replicas()), other=(Engine, Replicas()))
+    assert len(found) == is_ignored
+    says = "'trainer.weights' declares a layout of 'policy', but Exporting has its own weights, below Holding, whose "
+    assert all(message.startswith(f"{says}held_weights gives the parts of ranks") for message in found)
 
 
 @pytest.mark.parametrize(("layout", "is_ignored"), [(Slices(0), True), (Replicas(), False), (Slices(0, "dp"), False)])

@@ -98,6 +98,13 @@ def test_an_adapter_that_is_sent_alone_has_matrices_of_its_own(
         assert codes((Actor, actor), (Sampler, sampler), hf.Mesh(dp=2), hf.Mesh()) == expected
 
 
+def test_an_adapter_that_a_mesh_slices_is_reported_once() -> None:
+    """By HF715; its matrices have no heads to divide."""
+    lora = Lora(rank=2, exports="adapter")
+    actor, sampler = replace(ACTOR, lora=lora), SamplerConfig(ACTOR.model, GENERATION, lora=lora)
+    assert codes((Actor, actor), (Sampler, sampler), hf.Mesh(tp=2), hf.Mesh(tp=2)) == set()
+
+
 def test_a_derived_class_may_build_another_model() -> None:
     class Smaller(Sampler):
         def __init__(self, config: SamplerConfig) -> None:
@@ -146,6 +153,23 @@ def test_the_function_of_a_layout(function: Callable[..., Any], expected: tuple[
 
     layout = Slices(0, units=3)
     assert plain_codes(Declaring, Parameter("embed_tokens.weight", (64, 8)), layout=layout) == expected
+
+
+def test_the_function_of_a_layout_without_the_mesh() -> None:
+    class Declaring(Engine):
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.loads("policy", layout=lambda *, layout: layout)  # the mesh comes first
+        def load(self, weights: dict[str, list[float]]) -> None: ...
+
+    pools = [hf.ResourcePool([2], name=name) for name in ("train", "engines")]
+    weight = Parameter("embed_tokens.weight", (64, 8))
+    trainer = hf.place(Trainer, weight, pool=pools[0], mesh=SLICED)
+    engine = hf.place(Declaring, layout=Slices(0), pool=pools[1], mesh=SLICED)
+    [finding] = plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64}).findings
+    assert finding.code == "HF739"
+    assert finding.message.startswith("the layout of 'engine.load' raises TypeError: ")
+    [note] = finding.notes
+    assert note.startswith("it is called with the mesh, and then with the arguments of the constructor")
 
 
 def test_the_function_of_a_layout_runs_once_for_a_class_with_another_constructor() -> None:
@@ -197,6 +221,21 @@ def layout_findings(
     return [(finding.code, finding.message) for finding in report.findings if finding.code.startswith("HF73")]
 
 
+def test_parameters_that_cannot_be_cut_for_other_reasons_are_named() -> None:
+    """So that a mesh, or padding, that suits the first one is not the next mistake."""
+    weights = [Parameter("embed", (10, 6)), *(Parameter(f"{i}.{name}", (8, 6)) for i in range(2) for name in "qk")]
+    layout = ByName({"embed": Slices(0, padding=4), "*.q": Slices(0, units=4), "*.k": Slices(0, units=2)})
+    pools = [hf.ResourcePool([count], name=name) for name, count in (("train", 2), ("engines", 3))]
+    deployment = hf.Deployment(
+        trainer=hf.place(Trainer, *weights, pool=pools[0], mesh=SLICED),
+        engine=hf.place(Engine, *weights, layout=layout, pool=pools[1], mesh=hf.Mesh(tp=3)),
+    )
+    [finding] = [each for each in plain.check(deployment, {B: 64}).findings if each.code == "HF734"]
+    assert "'embed' (10, 6) cannot be cut: tp = 3 does not divide the 12 elements" not in finding.message
+    assert finding.message.endswith("'0.q' (8, 6) cannot be cut: tp = 3 does not divide the 4 heads along dim 0")
+    assert finding.notes == ("nor can '0.k' (8, 6): tp = 3 does not divide the 2 heads along dim 0",)
+
+
 @pytest.mark.parametrize(
     ("layout", "mesh", "parameters", "problem"),
     [
@@ -243,6 +282,18 @@ def layout_findings(
         (Stages(8).then(Slices(0)), PIPELINE, WEIGHTS, "has 8 layers, but 'engine' states 8 parameters, of 4 layers"),
         (Stages(4), PIPELINE, BLOCKS, "has 4 layers, but finds none in the names of the 4 parameters of 'engine'"),
         (Experts(4), SLICED, WEIGHTS, "has 4 experts, but 'engine' states 8 parameters, of 2 experts"),
+        (
+            Tied(Slices(0), {"haed": "embeddings"}),
+            SLICED,
+            [Parameter("head", (8, 8)), Parameter("embeddings", (8, 8))],
+            "ties 'haed', but 'engine' states no parameter of that name",
+        ),
+        (
+            Tied(Slices(0), {"head": "embedding"}),
+            SLICED,
+            [Parameter("head", (8, 8)), Parameter("embeddings", (8, 8))],
+            "ties 'embedding', but 'engine' states no parameter of that name",
+        ),
     ],
 )
 def test_a_layout_of_parameters_that_a_model_does_not_have(
@@ -257,6 +308,12 @@ def test_a_layout_of_parameters_that_a_model_does_not_have(
         (ByName({"*.q.weight": Slices(0), "*.up.weight": Slices(1)}), SLICED, WEIGHTS),  # of two kinds of models
         (ByName({"embeddings": Slices(0)}), SLICED, [Parameter("embeddings", (8, 8))]),
         (Tied(ByName({"embeddings": Slices(0)}), {"head": "embeddings"}), SLICED, [Parameter("head", (8, 8))]),
+        (
+            Tied(Slices(0), {"head": "embeddings"}),
+            SLICED,
+            [Parameter("embeddings", (8, 8))],
+        ),  # the head of the other side
+        (Tied(Slices(0), {"head": "weight"}), SLICED, [Parameter("head", (8, 8))]),  # as a rank returns it
         (ByName({}), SLICED, WEIGHTS),
         (ByName({"*.weight": Slices(0), "*.up.weight": Slices(0)}), SLICED, WEIGHTS),  # the same for both
         (ByName({"*.0.up.weight": Slices(0), "*.up.weight": Slices(1)}), SLICED, WEIGHTS),  # it gets the others
@@ -279,6 +336,14 @@ def test_a_layout_of_parameters_that_a_model_does_not_have(
 )
 def test_a_layout_of_parameters_that_a_model_has(layout: Layout, mesh: hf.Mesh, parameters: list[Parameter]) -> None:
     assert layout_findings(layout, parameters, mesh) == []
+
+
+def test_tied_parameters_have_one_shape() -> None:
+    parameters = [Parameter("embeddings", (8, 8)), Parameter("head", (12, 8))]
+    problem = "'engine' ties 'head' to 'embeddings', and states the shapes (12, 8) and (8, 8)"
+    for exported in (parameters, parameters[:1]):
+        found = layout_findings(Tied(Slices(0), {"head": "embeddings"}), parameters, exported=exported)
+        assert ("HF732", problem) in found
 
 
 class Declaring(hf.Worker):

@@ -360,6 +360,31 @@ def test_terms_over_one_count_are_not(tmp_path: Path, name: str) -> None:
     assert codes(module) == ()
 
 
+CUT = {
+    "ids[:, -n:]": "now = selected(self.model(ids).logits[:, -n - 1 : -1], ids[:, -n:])\nold = old[:, -n:]\n",
+    "ids[:, start:]": "start = ids.shape[1] - n\n"
+    "now = selected(self.model(ids).logits[:, start - 1 : -1, :], ids[:, start:])\nold = old[:, start:]\n",
+}
+RESPONSES_IN_A_ROW = "n = int(experience.response_mask.tensor.sum())\nm = int(experience.attention_mask.tensor.sum())\n"
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_responses_that_are_cut_out_have_their_padding(tmp_path: Path, cut: str) -> None:
+    mean = "loss = -((now - old).exp() * gain).mean()\nself.size = experience.response_mask.tensor.sum()"
+    assert codes(program(tmp_path, CUT[cut] + mean)) == ("HF355",)
+    masked = "mask = experience.response_mask.tensor\nloss = -((now - old).exp() * gain * mask).sum() / mask.sum()"
+    assert codes(program(tmp_path, CUT[cut] + masked)) == ()
+
+
+def test_a_response_that_is_cut_to_its_length_has_none(tmp_path: Path) -> None:
+    body = (
+        RESPONSES_IN_A_ROW
+        + "now = selected(self.model(ids).logits[:, m - n - 1 : m - 1], ids[:, m - n : m])\n"
+        + "loss = -((now - old[:, m - n : m]).exp() * gain).mean()"
+    )
+    assert codes(program(tmp_path, body)) == ()
+
+
 LIBRARIES = {
     "PPO with a dual clip, each token": RESPONSE
     + "negative_kl = torch.clamp(now - old, min=-20.0, max=20.0)\nratio = torch.exp(negative_kl)\n"

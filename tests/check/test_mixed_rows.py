@@ -78,6 +78,9 @@ MIXED = (
     "y.index_select(0, y.sort().indices)",
     "torch.index_select(y, 0, torch.sort(y)[1].flip(0))",
     "y - y.sort().values[0]",
+    "y - y[y > 0].mean()",
+    "y - torch.masked_select(x, x > 0).mean()",
+    "torch.where(x > 0, (x - x[x > 0].mean()) / x[x > 0].std(), x).sum(1)",
     "y.flip(0) * 2",
     "torch.roll(y, 1, 0)",
     "x @ torch.ones(4) - (x @ torch.ones(4)).mean()",
@@ -233,6 +236,7 @@ KEPT = (
     "(y.view(-1, n) - y.view(-1, TWO).mean(1, keepdim=True)).flatten()",
     "(y.view(n, -1) * 2).flatten()",
     "y - y.view(-1, n).amax(1).repeat_interleave(n)",
+    "less_row_means(y, len(y) // n)",
 )
 OF_ALL = (
     "(y.view(3, -1) - y.view(3, -1).mean(0)).flatten()",
@@ -250,6 +254,9 @@ TWO = 2
 
 def less_the_mean(values):
     return values - values.mean(0)
+
+def less_row_means(values, n):
+    return (values.view(n, -1) - values.view(n, -1).mean(1, keepdim=True)).flatten()
 
 class B(hf.Dim): ...
 
@@ -302,6 +309,39 @@ def test_groups_of_a_function_of_all_rows_are_known_where_they_are_repeated(tmp_
     assert module.directly.check(dims={module.B: 6}).codes == ()
 
 
+ACROSS = (
+    "(y.view(-1, n) - y.view(-1, n).mean(0)).flatten()",
+    "(y.view(-1, TWO) / (y.view(-1, TWO).std(0, keepdim=True) + 1)).flatten()",
+    "(y.view(-1, 2) - 2 * torch.amax(y.view(-1, 2), -2)[None]).flatten()",
+    "less_the_mean(y.view(-1, n)).flatten()",
+)
+WITHIN = (
+    "(y.view(-1, n) - y.view(-1, n).mean(0).mean()).flatten()",
+    "(y.view(-1, n) - y.view(-1, n).mean(1, keepdim=True)).flatten()",
+    "y - y.view(-1, n).sum(0).sum()",
+    "y / y.std() - y.view(-1, n).mean(1).repeat_interleave(n)",
+)
+"""Bodies that compute something of the first rows of all groups, of the second ones and so on, and others."""
+
+
+def knows_places(module: Any) -> bool:
+    """Whether another order of the rows of one group is more than another order of their results."""
+    rows = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    swapped = torch.cat([rows[:1].flip(1), rows[1:]])
+    values, of_swapped = (module.directly(module.Result(y=y.flatten())).y.tensor for y in (rows, swapped))
+    return not torch.allclose(torch.cat([values[:2].flip(0), values[2:]]), of_swapped, atol=1e-6)
+
+
+@pytest.mark.parametrize("expression", [*ACROSS, *WITHIN])
+def test_only_rows_of_one_group_are_compared(tmp_path: Path, expression: str) -> None:
+    module = loaded(tmp_path, REPEATED.format(expression=expression, rows="hf.Whole"))
+    assert knows_places(module) is (expression in ACROSS)
+    [*findings] = module.repeated.check(dims={module.B: 6}).findings
+    assert [finding.code for finding in findings] == ["HF338"] * (expression in ACROSS)
+    assert all("only the rows of one group" in finding.message for finding in findings)
+    assert module.directly.check(dims={module.B: 6}).codes == ()
+
+
 SPLIT_TOKENS = (
     "z - z.view(n, -1, 3).mean(0).repeat(n, 1)",
     "(z.view(TWO, -1, z.shape[1]) - z.view(TWO, -1, z.shape[1]).mean(dim=-3)).view(-1, 3)",
@@ -332,6 +372,6 @@ def test_tokens_of_different_groups_are_no_group(tmp_path: Path, expression: str
 
 
 def test_what_is_not_followed_is_not_reported(tmp_path: Path) -> None:
-    for expression in ("y - len(tokens)", "y - sum(y)", "y - y[0]", "y - y[y > 0].mean()", "y.view(-1, 0).sum(1)"):
+    for expression in ("y - len(tokens)", "y - sum(y)", "y - y[0]", "y.view(-1, 0).sum(1)"):
         module = program(tmp_path, expression)
         assert module.by_function.check(dims={module.B: 8}).codes == ()

@@ -182,3 +182,23 @@ def test_roles_are_given_by_name() -> None:
     for arguments, names in ((("x",), {"role": place}), ((place,), {}), ((place, place), {})):
         with pytest.raises(hf.HfError, match=rf"HF507: hf.Deployment takes its roles by name.*got {len(arguments)} "):
             hf.Deployment(*arguments, **names)
+
+
+class Learner(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def learn(self, rows: Rows) -> Rows: ...
+
+    @register(Dispatch.DP_PROTO)
+    def look(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def unread(rows: Rows, learner: Learner) -> None:
+    learner.learn(rows)
+    learner.look(rows)
+
+
+def test_no_advice_removes_a_call_that_trains() -> None:
+    notes = {finding.message.split("'")[1]: finding.notes for finding in unread.check()}
+    assert notes == {"learner.learn": ("return it",), "learner.look": ("return it or remove the call",)}

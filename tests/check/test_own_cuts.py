@@ -47,7 +47,7 @@ def test_cuts_without_a_hash_are_proved() -> None:
         [(code, message)] = layout_findings(layout, WEIGHTS)
         assert code == "HF736"
         assert message.startswith(expected)
-        assert message.endswith("so do 1 other parameter")
+        assert message.endswith("; the same holds for 1 other parameter")
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,32 @@ def test_the_report_has_bounds_and_memory(late: Late) -> None:
     )
 
 
+def test_queues_in_a_row_are_as_late_as_their_sum() -> None:
+    @hf.dataflow
+    def flow(rollout: Rollout, role: Trainer) -> Done:
+        first = hf.queue(role.generate(rollout), lag=1, late="refill")
+        return role.update(hf.queue(first, lag=2, late="wait"))
+
+    place = hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False))
+    first, second = flow.check(hf.Deployment(role=place), dims={B: 8, R: 4}).queues
+    assert (first.worst, second.worst) == (1, 3)
+    assert (first.states, second.states) == ((("role.policy", 1),), (("role.policy", 3),))
+    assert str(first).startswith("lag=1 refill: at most 1 update late; ")
+    assert str(second).startswith("lag=2 wait: at most 3 updates late; ")
+
+
+def test_queues_in_a_row_have_the_same_groups() -> None:
+    @hf.dataflow
+    def flow(rollout: Rollout, role: Trainer) -> Done:
+        first = hf.queue(role.generate(rollout), group=4, lag=1, late="refill")
+        return role.update(hf.queue(first, group=2, lag=2, late="wait"))
+
+    place = hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False))
+    [finding] = flow.check(hf.Deployment(role=place), dims={B: 8, R: 4}).errors
+    assert finding.code == "HF765"
+    assert "gets 4 groups from a stage that takes 2 from the queue in front of it" in finding.message
+
+
 def test_a_program_without_queues_has_no_summary() -> None:
     @hf.dataflow
     def flow(rollout: Rollout, role: Trainer) -> Done:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +80,7 @@ def places(
         **roles,
         "right": hf.place(Actor, ActorConfig(MODEL, responses()), pool=pool),
         "critic": hf.place(Critic, CriticConfig(MODEL), pool=pool),
-        "reward": hf.place(RewardModel, RewardConfig(MODEL), pool=serving),
+        "reward": hf.place(RewardModel, RewardConfig(ModelConfig(path="models/reward")), pool=serving),
         "sampler": samples,
         "reference": teacher,
         "teacher": teacher,
@@ -478,3 +480,19 @@ def test_log_probs_are_followed_through_the_ready_function_that_replaces_them() 
     assert second_finding.code == "HF335"
     assert "divides by 'log_probs' of 'reference.log_probs'" in second_finding.message
     assert check(recomputed_once, places()).findings == ()
+
+
+@pytest.mark.parametrize("score", ["score.weight", "lm_head.weight"])
+def test_a_reward_model_has_a_score_head(score: str, tmp_path: Path) -> None:
+    header = json.dumps({score: {"dtype": "F32", "shape": [1, 16], "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    model = ModelConfig(path=str(tmp_path))
+    roles = places() | {"reward": hf.place(RewardModel, RewardConfig(model), pool=hf.ResourcePool([1], name="pool"))}
+    findings = [finding for finding in check(grpo, roles) if finding.code == "HF967"]
+    says = (
+        f"'reward' gives every response the same score: the files of '{tmp_path}' have no 'score.weight', so its score"
+    )
+    assert [finding.message[: len(says)] for finding in findings] == [says] * (score == "lm_head.weight")
+    assert all(finding.primary.span.file == __file__ for finding in findings)
+    untrained = places() | {"reward": hf.place(RewardModel, RewardConfig(MODEL), pool=hf.ResourcePool([1], name="p"))}
+    assert "its model has no files" in str(check(grpo, untrained))

@@ -51,6 +51,11 @@ def renamed(tokens: Tokens) -> Gains:
 def gained(tokens: Tokens) -> Gains:
     return Gains(gain=tokens.y.tensor * 2)
 
+@hf.function(rows=hf.Grouped(4))
+def compared(tokens: Tokens) -> Gains:
+    groups = tokens.y.tensor.view(-1, 4)
+    return Gains(gain=(groups - groups.mean(1, keepdim=True)).flatten())
+
 @hf.function
 def high(tokens: Tokens) -> Kept:
     return Kept(keep=tokens.y.tensor > 0)
@@ -67,6 +72,16 @@ def contrasted(tokens: Tokens, negatives: Tokens) -> Loss: ...
 @hf.dataflow
 def step(tokens: Tokens) -> Loss:
     return learned(moved(tokens), gained(tokens))
+
+@hf.dataflow
+def of_groups(tokens: Tokens) -> Loss:
+    repeated = hf.repeat(tokens, 4)
+    return learned(moved(repeated), compared(repeated))
+
+@hf.dataflow
+def of_their_own_groups(tokens: Tokens) -> Loss:
+    start = hf.repeat(moved(tokens), 4)
+    return learned(start, compared(start))
 
 @hf.dataflow
 def merged(tokens: Tokens) -> Loss:
@@ -137,8 +152,8 @@ OTHER_COLUMNS = (
     ("order = y.argsort()", "x[order] * 2", "y[order] * 2"),
     ("order = y.argsort()", "x[order]", "y[order[:8]]"),
 )
-MISTAKES = ("step", "merged", "derived", "parts", "filtered", "moved_twice")
-MEANT = ("before", "other_columns", "pairs", "alone")
+MISTAKES = ("step", "of_groups", "merged", "derived", "parts", "filtered", "moved_twice")
+MEANT = ("before", "of_their_own_groups", "other_columns", "pairs", "alone")
 
 
 def program(folder: Path, statement: str, x: str, y: str) -> Any:

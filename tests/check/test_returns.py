@@ -9,11 +9,13 @@ import pytest
 import hfdsl as hf
 from hfdsl.rl.batches import (
     ActorMetrics,
+    Advantages,
     CriticMetrics,
     Experience,
     Prompts,
     Rewards,
     ValueExperience,
+    Values,
 )
 from hfdsl.rl.functions import generalized_advantages, whitened_advantages
 from hfdsl.rl.losses import Clip, ClippedValue
@@ -57,6 +59,38 @@ def test_a_critic_learns_the_returns_that_advantages_take() -> None:
         "'critic.update' learns returns of 'rewards' of 'others', and 'actor.update' advantages of 'rewards' of "
         "'rewards' over the same values"
     )
+
+
+@hf.function
+def less_values(rewards: Rewards, values: Values) -> Advantages:
+    return Advantages(advantage=rewards.rewards.tensor - values.values.tensor)
+
+
+@hf.function
+def less_nothing(rewards: Rewards) -> Advantages:
+    return Advantages(advantage=rewards.rewards.tensor)
+
+
+@hf.dataflow
+def of_advantages(
+    prompts: Prompts, rewards: Rewards, actor: Actor, critic: Critic, *, over_values: bool = True
+) -> tuple[ActorMetrics, CriticMetrics]:
+    rollout = actor.generate(prompts)
+    values = critic.values(rollout)
+    gains = less_values(rewards, values) if over_values else less_nothing(rewards)
+    targets = ValueExperience(
+        ids=rollout.ids,
+        mask=rollout.mask,
+        response_mask=rollout.response_mask,
+        values=values.values,
+        returns=gains.advantage,
+    )
+    return actor.update(hf.merge(Experience, rollout, gains), loss=Clip()), critic.update(targets, loss=ClippedValue())
+
+
+def test_advantages_are_no_returns() -> None:
+    assert check(of_advantages, places()).codes == ("HF351",)
+    assert "HF351" not in check(of_advantages.given(over_values=False), places()).codes
 
 
 @hf.dataflow

@@ -58,6 +58,8 @@ def watched(rollout: Rollout) -> Estimates:
 """
 DELTA = "    delta = r[:, t] + gamma * values[:, t + 1] - values[:, t]\n"
 SUM = "    last = delta + gamma * lam * last\n    out[:, t] = last"
+APPENDED = "    last = delta + gamma * lam * last\n    advantages.append(last)\n"
+STACKED = "out = torch.stack(advantages, dim=1)"
 BACKWARDS = "for t in reversed(range(steps)):\n"
 WRONG = {
     "forwards": "for t in range(steps):\n" + DELTA + SUM,
@@ -69,6 +71,17 @@ WRONG = {
     + "    out[:, t] = last = delta + gamma * lam * last",
     "in a list": "advantages = []\nfor t in range(steps):\n" + DELTA + "    last = delta + gamma * lam * last\n"
     "    advantages.append(last)\nout = torch.stack(advantages, 1)",
+    "in a list that keeps the order of the loop": "advantages = []\n" + BACKWARDS + DELTA + APPENDED + STACKED,
+    "in a list by falling indices": "advantages = []\nfor t in range(steps - 1, -1, -1):\n"
+    + DELTA
+    + APPENDED
+    + "out = torch.stack(advantages).T",
+    "in a list of pairs": "advantages = []\ndeltas = r + gamma * next_values - v\n"
+    "for delta, mask in zip(reversed(deltas.unbind(1)), reversed(torch.ones_like(r).unbind(1))):\n"
+    "    last = delta + gamma * lam * last * mask\n    advantages.append(last)\n" + STACKED,
+    "over the steps themselves": "advantages = []\nfor delta in (r + gamma * next_values - v).unbind(1):\n"
+    + APPENDED
+    + STACKED,
     "decayed values": BACKWARDS + DELTA.replace("gamma *", "gamma * lam *") + SUM,
     "decayed values at once": "deltas = r + gamma * lam * values[:, 1:] - values[:, :-1]\n"
     + BACKWARDS
@@ -95,6 +108,34 @@ RIGHT = {
     "in a list that is turned": "advantages = []\nfor t in range(steps - 1, -1, -1):\n"
     + DELTA
     + "    last = delta + gamma * lam * last\n    advantages.append(last)\nout = torch.stack(advantages[::-1], 1)",
+    "in a list that is turned afterwards": "advantages = []\n"
+    + BACKWARDS
+    + DELTA
+    + APPENDED
+    + "advantages.reverse()\n"
+    + STACKED,
+    "in a list that is read from its end": "advantages = []\n"
+    + BACKWARDS
+    + DELTA
+    + APPENDED
+    + "for t in range(steps):\n    out[:, t] = advantages[steps - 1 - t]",
+    "in a list that is emptied": "advantages = []\n"
+    + BACKWARDS
+    + DELTA
+    + APPENDED
+    + "for t in range(steps):\n    out[:, t] = advantages.pop()",
+    "in a list of pairs that is turned": "advantages = []\ndeltas = r + gamma * next_values - v\n"
+    "for delta in reversed(deltas.unbind(1)):\n" + APPENDED + "out = torch.stack(list(reversed(advantages)), 1)",
+    "in a tensor that is flipped": "advantages = []\n"
+    + BACKWARDS
+    + DELTA
+    + APPENDED
+    + "out = torch.stack(advantages, 1).flip(1)",
+    "in a list with places": "advantages = []\n"
+    + BACKWARDS
+    + DELTA
+    + APPENDED
+    + "for t, each in zip(range(steps - 1, -1, -1), advantages):\n    out[:, t] = each",
     "in a list from its start": "advantages = []\nfor t in reversed(range(steps)):\n"
     + DELTA
     + "    last = delta + gamma * lam * last\n    advantages.insert(0, last)\nout = torch.stack(advantages, 1)",
@@ -174,3 +215,115 @@ def test_names_say_what_is_estimated(tmp_path: Path) -> None:
     for column, expected in (("returns", ("HF363",)), ("gae_targets", ("HF363",)), ("momentum", ())):
         module = program(tmp_path, body, column=column)
         assert codes(module.step, module) == expected, column
+
+
+TO_GO = """
+from __future__ import annotations
+import numpy as np
+import torch
+import hfdsl as hf
+from hfdsl.rl.masked import whitened
+
+class B(hf.Dim): ...
+class R(hf.Dim): ...
+
+class Rewarded(hf.Batch):
+    rewards: hf.f32[B, R]
+    mask: hf.bool_[B, R]
+    score: hf.f32[B]
+class Estimates(hf.Batch):
+    advantages: hf.f32[B, R]
+class Policy(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, rewarded: Rewarded, estimates: Estimates) -> None: ...
+
+def summed(x):
+    return torch.cumsum(x, dim=-1)
+
+def turned(x):
+    return torch.flip(x, dims=[1])
+
+def to_go(rewards, mask):
+    returns = (rewards * mask).cumsum(1)
+    return returns, returns[:, -1:]
+
+@hf.function
+def estimate(rewarded: Rewarded, gamma: float = 1.0) -> Estimates:
+    r, mask, score = rewarded.rewards.tensor, rewarded.mask.tensor, rewarded.score.tensor
+{body}
+    return Estimates(advantages=out)
+
+@hf.dataflow
+def step(rewarded: Rewarded, policy: Policy) -> None:
+    policy.update(rewarded, estimate(rewarded))
+"""
+UP_TO = {
+    "a method": "out = r.cumsum(1)",
+    "a function": "out = torch.cumsum(r, dim=-1)",
+    "a function of the user's": "out = summed(r * mask)",
+    "masked afterwards": "returns = r.cumsum(dim=1)\nout = returns.masked_fill(~mask, 0.0) * mask",
+    "the first of two": "out, total = to_go(r, mask)",
+    "in NumPy": "out = torch.from_numpy(np.cumsum(r.numpy(), axis=1))",
+    "less a baseline": "out = r.cumsum(1) - r.mean()",
+    "normalized": "total = r.cumsum(1)\nout = (total - total.mean()) / (total.std() + 1e-8)",
+    "by a formula": "out = whitened(r.cumsum(1), mask)",
+    "discounted": "out = (r * gamma ** torch.arange(r.shape[1])).cumsum(1)",
+    "of steps before": "out = r.cumsum(1) - r",
+    "with a score at the end": "rewards = r.clone()\nrewards[:, -1] += score\nout = rewards.cumsum(-1)",
+    "of a buffer": "rewards = torch.zeros_like(r)\nrewards[:, -1] = score\nout = rewards.cumsum(-1) + r.cumsum(1)",
+    "in a loop": "total, out = torch.zeros_like(score), torch.zeros_like(r)\nadvantages = out\n"
+    "for t in range(r.shape[1]):\n    total = total + r[:, t]\n    advantages[:, t] = total",
+    "in a loop, in place": "total, out = torch.zeros_like(score), torch.zeros_like(r)\nadvantages = out\n"
+    "for t in range(r.shape[1]):\n    total += r[:, t]\n    advantages[:, t] = total.clone()\n    out[:, t] = total",
+}
+AFTER = {
+    "flipped": "out = r.flip(1).cumsum(1).flip(1)",
+    "flipped by a function": "out = turned(summed(turned(r)))",
+    "in NumPy": "out = torch.from_numpy(np.ascontiguousarray(np.cumsum(r.numpy()[:, ::-1], axis=1)[:, ::-1]))",
+    "from the total": "out = r.sum(1, keepdim=True) - r.cumsum(1) + r",
+    "from the last": "total = r.cumsum(1)\nout = total[:, -1:] - total + r",
+    "from two results": "total, last = to_go(r, torch.ones_like(mask))\nout = last - total + r",
+    "by the same name": "returns = r.cumsum(1)\nreturns = returns[:, -1:] - returns + r\nout = returns",
+    "by a negative": "out = -(r.cumsum(1) - r) + r.sum(-1, keepdim=True)",
+    "by a matrix": "out = r @ torch.ones(r.shape[1], r.shape[1]).tril()",
+    "by indices": "back = torch.arange(r.shape[1] - 1, -1, -1)\nout = r[:, back].cumsum(1)[:, back]",
+}
+OTHER = {
+    "positions": "positions = mask.cumsum(1)\nout = score[:, None] * (positions <= 3)",
+    "a count as weight": "out = r * mask.cumsum(1)",
+    "a mask of the end": "out = torch.where(mask.cumsum(1) == mask.sum(1, keepdim=True), score[:, None], r)",
+    "a ratio of what came before": "out = r * (r.cumsum(1) - r).exp()",
+    "the last of a sum": "out = r.cumsum(1)[:, -1:].expand_as(r)",
+    "a mean so far": "out = r - r.cumsum(1) / torch.arange(1, r.shape[1] + 1)",
+    "over rows": "out = r - r.cumsum(0)",
+    "a discount of steps": "out = score[:, None] * 0.9 ** (mask.sum(1, keepdim=True) - mask.cumsum(1))",
+}
+
+
+def is_to_go(module: Any) -> bool:
+    """Whether an estimate is the sum of the rewards of each step and those after it."""
+    rewards = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    rewarded = module.Rewarded(rewards=rewards, mask=torch.ones(3, 4, dtype=torch.bool), score=torch.ones(3))
+    expected = torch.stack([rewards[:, t:].sum(1) for t in range(4)], 1)
+    return torch.allclose(module.estimate(rewarded).advantages.tensor, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", UP_TO)
+def test_sums_of_rewards_up_to_each_step_are_reported(tmp_path: Path, name: str) -> None:
+    module = loaded(tmp_path, TO_GO.format(body=textwrap.indent(UP_TO[name], " " * 4)))
+    assert not is_to_go(module)
+    assert codes(module.step, module) == ("HF363",)
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_rewards_to_go_are_not(tmp_path: Path, name: str) -> None:
+    module = loaded(tmp_path, TO_GO.format(body=textwrap.indent(AFTER[name], " " * 4)))
+    assert is_to_go(module)
+    assert codes(module.step, module) == ()
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_other_uses_of_a_sum_up_to_each_step_are_not(tmp_path: Path, name: str) -> None:
+    module = loaded(tmp_path, TO_GO.format(body=textwrap.indent(OTHER[name], " " * 4)))
+    assert codes(module.step, module) == ()

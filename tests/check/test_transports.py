@@ -116,7 +116,7 @@ def test_rows_of_a_queue_that_decides_wait_in_the_object_store(late: Any, decide
     reader = hf.place(Reader, pool=APART)
     places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), reader=reader)
     messages = [finding.message for finding in queued.check(places, dims={B: 24}) if finding.code == "HF524"]
-    why = "it reads from a queue that decides during the run, whose rows wait in the object store"
+    why = "it reads from a dynamic queue, whose rows wait in the object store"
     assert messages == [f"role 'maker' sends by CUDA IPC, which does not reach 'reader': {why}"] * decides
     anyhow = hf.Deployment(maker=hf.place(Maker, pool=FIRST), reader=reader)
     transports = {edge.transport for edge in queued.compile(anyhow, dims={B: 24}).edges}

@@ -172,13 +172,16 @@ KEPT = {
 }
 
 
-def program(folder: Path, constructor: str, body: str, methods: str) -> Any:
-    text = MODULE.format(
+def source(constructor: str, body: str, methods: str) -> str:
+    return MODULE.format(
         constructor=textwrap.indent(constructor, " " * 8),
         body=textwrap.indent(body, " " * 8),
         methods=textwrap.indent(methods, " " * 4),
     )
-    return loaded(folder, text)
+
+
+def program(folder: Path, constructor: str, body: str, methods: str) -> Any:
+    return loaded(folder, source(constructor, body, methods))
 
 
 def deployment(module: Any) -> Any:
@@ -225,3 +228,24 @@ def test_the_finding_names_the_attribute_and_its_place(tmp_path: Path) -> None:
         "'role.score' changes self.mean from step to step, and its state() and load_state() do not" in finding.message
     )
     assert [label.text for label in finding.related] == ["called here", "has no self.mean"]
+
+
+DERIVED = """
+class Role(Base):
+    def state(self):
+        return {**super().state(), "more": 1}
+
+    def load_state(self, state):
+        LOAD
+
+@hf.dataflow
+def step("""
+
+
+@pytest.mark.parametrize("load", ["super().load_state(state)", "Base.load_state(self, state)", "pass"])
+def test_a_state_has_what_the_base_class_saves(tmp_path: Path, load: str) -> None:
+    saved = state('"mean": self.mean', 'self.mean = state["mean"]')
+    text = source("pass", MEAN, saved).replace("class Role(", "class Base(")
+    text = text.replace("\n@hf.dataflow\ndef step(", DERIVED.replace("LOAD", load), 1)
+    report = loaded(tmp_path, text).step.check()
+    assert ("HF783" in report.codes) is (load == "pass"), str(report)

@@ -44,14 +44,14 @@ def model(tokens: int) -> ModelConfig:
 @pytest.mark.parametrize("tokens", [49_152, 151_936])
 def test_a_reader_has_the_vocabulary(flow: Dataflow[..., Any], role: str, whose: str, tokens: int) -> None:
     roles = of(tokens, role, other=128_256)
-    [finding] = check(flow, roles).findings
+    [finding] = check(flow, roles).without("HF967").findings  # of models without files
     assert finding.code == "HF341"
     assert finding.message == (f"'{role}' has a vocabulary of 128,256 tokens, and 'actor', {whose}, of {tokens:,}")
     assert finding.primary.span == roles[role].span
 
 
 def test_two_policies_that_read_each_other_have_one_vocabulary() -> None:
-    findings = check(mutual, of(32_000, "right", other=64_000)).findings
+    findings = check(mutual, of(32_000, "right", other=64_000)).without("HF967").findings
     assert {finding.code for finding in findings} == {"HF341"}
     assert [finding.message.split("'")[1] for finding in findings] == ["reward", "right", "left"]
 

@@ -39,7 +39,7 @@ LAYOUTS: tuple[Layout, ...] = ("colocated", "split", "merged")
 
 WAYS = ("SIGKILL", "raise", "hang", "SIGSTOP")
 
-KILLED = {"SIGKILL": "as after SIGKILL", "SIGTERM": "ended by SIGTERM", "exit": "without a word"}
+KILLED = {"SIGKILL": "as after SIGKILL", "SIGTERM": "ended by SIGTERM", "exit": "without a traceback"}
 """What ends a process, and the words for it."""
 
 

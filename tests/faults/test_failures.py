@@ -81,8 +81,8 @@ def test_all_that_are_dead_are_named(dead: dict[str, str]) -> None:
     error = lost_process(LOST, WORKERS, {})
     assert error is not None
     assert error.message == (
-        "a worker's process is gone: rank 0 of 'critic' died: pid 102 on node 10.0.0.7 ended without a word, as after "
-        "SIGKILL (kill -9, or the kernel for lack of memory), a crash, or os._exit; "
+        "a worker's process is gone: rank 0 of 'critic' died: pid 102 on node 10.0.0.7 ended without a traceback, as "
+        "after SIGKILL (kill -9 or the OOM killer), a crash, or os._exit; "
         "rank 0 of 'reward' died: pid 100 on node 10.0.0.7 ended with exit status 3"
     )
 

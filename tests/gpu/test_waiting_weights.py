@@ -28,5 +28,5 @@ def test_an_engine_has_memory_for_one_version_that_it_loads(gpu_cluster: Any, gp
         results = list(running.stream(prompts))
     assert [result.weight.value for result in results] == [max(0.0, step - LAG) for step in range(STEPS)]
     version = SIZE * 4
-    assert version <= results[0].peak.value < 1.1 * version
-    assert 2 * version <= max(result.peak.value for result in results) < 2.5 * version, "its own, and one that arrives"
+    for result in results:  # the first sync loads before the first call
+        assert 2 * version <= result.peak.value < 2.5 * version, "its own, and one that arrives"

@@ -128,6 +128,8 @@ def test_options_that_are_none() -> None:
     with pytest.raises(hf.WiringError, match=r"^HF206: option 'group' of 'compare' takes int, got 'eight'$"):
         compare.given(group="eight")
     assert an_option_without_a_default.check().codes == ("HF119",)
+    with pytest.raises(hf.WiringError, match=r"^HF202: .* has no option 'group'; this parameter would be one behind"):
+        an_option_without_a_default.given(group=2)
 
 
 def test_groups_that_are_none() -> None:

@@ -313,13 +313,13 @@ MISTAKES = [
     (lambda r, a: hf.repeat(r, True), MisuseKind.BAD_COUNT),
     (lambda r, a: hf.repeat(r, r), MisuseKind.BAD_COUNT),
     (lambda r, a: hf.repeat(r.tokens, 2), MisuseKind.NOT_A_RECORD),
-    (lambda r, a: hf.repeat(a, 2), MisuseKind.NOT_A_RECORD),
+    (lambda r, a: hf.repeat(a, 2), MisuseKind.NOT_ROWS),
     (lambda r, a: hf.minibatches(r, 0), MisuseKind.BAD_COUNT),
     (lambda r, a: hf.minibatches(r, 1.5), MisuseKind.BAD_COUNT),  # type: ignore[arg-type]  # a mistake on purpose
-    (lambda r, a: hf.minibatches(None, 2), MisuseKind.NOT_A_RECORD),  # type: ignore[type-var]  # a mistake on purpose
+    (lambda r, a: hf.minibatches(None, 2), MisuseKind.NOT_ROWS),  # type: ignore[type-var]  # a mistake on purpose
     (lambda r, a: hf.merge(Judged, r), MisuseKind.MERGE_MISSING),
     (lambda r, a: hf.merge(Judged, r, r, a.score(r)), MisuseKind.MERGE_TWICE),
-    (lambda r, a: hf.merge(Judged, r, a), MisuseKind.NOT_A_RECORD),
+    (lambda r, a: hf.merge(Judged, r, a), MisuseKind.NOT_ROWS),
     (lambda r, a: Judged(tokens=r.tokens, log_probs=r.log_probs), MisuseKind.MERGE_MISSING),  # type: ignore[call-arg]  # on purpose
     (lambda r, a: Scores(reward=r.log_probs, other=r.tokens), MisuseKind.NO_COLUMN),  # type: ignore[call-arg]  # on purpose
     (lambda r, a: int("x"), MisuseKind.RAISED),

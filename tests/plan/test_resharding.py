@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, pairwise, product
 from typing import TypeAlias
 
@@ -151,6 +151,14 @@ def test_whole_is_where_every_rank_on_both_sides_holds_everything(data: st.DataO
     )
     assume(ordered or not all(holds_all))  # a layout may keep all elements in an order of its own
     assert case.schedule().is_whole == all(holds_all)
+
+
+def test_a_parameter_without_elements_is_in_nobodys_way() -> None:
+    """Nothing of it is sent, so all that is sent may be whole."""
+    weights = [Parameter("w", (4,)), Parameter("none", (0, 4))]
+    schedule = compile_schedule(weights, Replicas(), Mesh(dp=2), Slices(0, "pp"), Mesh(dp=3))
+    assert schedule.is_whole
+    assert not compile_schedule(weights, Replicas(), Mesh(dp=2), Slices(0), Mesh(tp=2)).is_whole
 
 
 @given(st.data(), st.integers(8, 200))
@@ -342,6 +350,33 @@ def test_what_does_not_fold_is_no_gather(source: Layout, target: Layout) -> None
     mesh = Mesh(tp=4, gen_tp=2)
     same = {rank: rank for rank in range(4)}
     assert compile_schedule([Parameter("w", (8, 8))], source, mesh, target, mesh, same).gather_groups == ()
+
+
+def test_nothing_that_moves_is_no_gather() -> None:
+    mesh, same = Mesh(tp=2), {0: 0, 1: 1}
+    schedule = compile_schedule([Parameter("w", (8,))], Slices(0), mesh, Slices(0), mesh, same)
+    assert (sum(schedule.received), schedule.gather_groups) == (0, ())
+
+
+@dataclass(frozen=True)
+class OwnSlices(Layout):
+    """Slices by a function of one's own, apart from some names."""
+
+    whole: tuple[str, ...] = ()
+
+    def boxes(self, parameter: Parameter, mesh: Mesh, rank: int) -> tuple[Box, ...]:
+        if parameter.name in self.whole:
+            return (whole(parameter.shape),)
+        return Slices(0).boxes(parameter, mesh, rank)
+
+
+def test_parameters_with_equal_boxes_share_a_route_whatever_gives_them() -> None:
+    """So that proofs and schedules of users' layouts take no time for each layer."""
+    weights = [Parameter(f"layers.{i}.w", (8, 4)) for i in range(6)]
+    own = OwnSlices(whole=("layers.1.w", "layers.4.w"))
+    groups = routes(weights, own, Mesh(tp=2), OwnSlices(), Mesh(tp=4))
+    assert [[int(each.name[7]) for each in route.parameters] for route in groups] == [[0, 2, 3, 5], [1, 4]]
+    assert [route.needs[0].pieces[0].holding.ranks for route in groups] == [(0,), (0, 1)]
 
 
 def test_owners_take_turns_and_the_nearest_come_first() -> None:

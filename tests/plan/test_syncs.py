@@ -208,6 +208,12 @@ def test_a_plan_prints_its_syncs_and_counts_their_buckets(role: type[Engine]) ->
     assert set(sync) == set(SyncTraffic.__dataclass_fields__) - {"source_node", "target_node"}
 
 
+@pytest.mark.parametrize(("seconds", "duration"), [(0.0005, "0.5 ms"), (0.141, "141 ms"), (5.934, "5.93 s")])
+def test_a_sync_says_how_long_it_takes(seconds: float, duration: str) -> None:
+    sync = next(iter(planned(hf.Mesh(tp=2), Slices(0)).syncs))
+    assert str(replace(sync, seconds=seconds)).endswith(f"; 160 B in all, {duration}")
+
+
 class SizedTrainer(Trainer):
     @staticmethod
     def gpu_bytes(mesh: hf.Mesh, *parameters: Parameter) -> dict[str, dict[str, int]]:

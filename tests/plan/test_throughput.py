@@ -14,7 +14,9 @@ import hfdsl as hf
 from hfdsl.errors import WiringError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
+from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan, with_lag
+from hfdsl.runtime.queues.queue_simulation import simulate_run
 from tests.nightly import examples
 from tests.rl.dataflows.programs import SIZES
 from tests.rl.dataflows.test_asynchronous import FLOWS, placed
@@ -154,12 +156,52 @@ def test_a_plan_without_queues_has_no_cycles() -> None:
         throughput(with_lag(plan_of("grpo"), None), {})
 
 
-def test_batches_of_several_steps_have_no_rounds() -> None:
-    for program in (deciding.given(rows=8), sampling.given(late="drop", drops=1)):
-        with pytest.raises(WiringError, match=r"HF992: .* is not what a step puts in"):
-            throughput(program.compile(stage_deployment(), dims={stage_programs.B: 4}), {})
+STAGES = ("engine.generate", "judge.score", "actor.update")
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.fixed_dictionaries({call: st.integers(0, 20) for call in STAGES}),
+    st.sampled_from([1, 2, 3, 6, 8, 12]),
+    st.sampled_from(["wait", "drop", "refill"]),
+    st.integers(4, 6),
+)
+def test_no_step_with_batches_of_several_steps_is_faster_than_the_busiest_process(
+    durations: dict[str, int], rows: int, late: Late, lag: int
+) -> None:
+    plan = deciding.given(rows=rows, late=late, lag=lag).compile(stage_deployment(), dims={stage_programs.B: 4})
+    seconds = {call: float(duration) for call, duration in durations.items()}
+    predicted = throughput(plan, seconds)
+    assert predicted.enough_lag is None
+    work = {**{call: durations[call] * rows / 4 for call in STAGES[:2]}, STAGES[2]: durations[STAGES[2]]}
+    assert predicted.seconds == pytest.approx(max(work.values()))
+    results = simulate_run(plan, {call: DrawnSeconds(duration) for call, duration in seconds.items()}, 96).results
+    pace = (results[95] - results[47]) / 48  # whole dispatches and whole batches
+    assert pace >= predicted.seconds - 1e-6
+    if sum(map(bool, durations.values())) == 1:
+        assert pace == pytest.approx(predicted.seconds)
+
+
+def test_a_dispatch_of_several_batches_is_named_with_its_results() -> None:
+    halves = deciding.given(rows=2, lag=2).compile(stage_deployment(), dims={stage_programs.B: 4})
+    assert (
+        str(throughput(halves, {"engine.generate": 41.0})) == "engine.generate + engine.load 41 s / 2 tokens = 20.5 s"
+    )
+    doubled = deciding.given(rows=8).compile(stage_deployment(), dims={stage_programs.B: 4})
+    assert throughput(doubled, {"engine.generate": 41.0}).seconds == 82.0
     whole = deciding.given(rows=4).compile(stage_deployment(), dims={stage_programs.B: 4})
     assert throughput(whole, {"engine.generate": 3.0}).seconds == 3.0
+
+
+def test_filters_are_taken_to_keep_every_group() -> None:
+    plan = sampling.given(late="drop", drops=1).compile(stage_deployment(), dims={stage_programs.B: 4})
+    predicted = throughput(plan, {"engine.generate": 3.0, "actor.update": 1.0})
+    assert (predicted.seconds, predicted.enough_lag) == (3.0, None)
+
+
+def test_batches_of_an_unknown_number_of_steps_have_no_pace() -> None:
+    with pytest.raises(WiringError, match=r"HF992: .* dims say of how many steps it is; compile with dims="):
+        throughput(deciding.given(rows=8).compile(stage_deployment()), {})
 
 
 @pytest.mark.parametrize(
@@ -173,9 +215,23 @@ def test_batches_of_several_steps_have_no_rounds() -> None:
         ({"seconds": {"sampler.generate": float("nan")}}, "takes a number of at least 0, got nan"),
         ({"utilization": {"actor": 0.5}}, "utilization= of throughput: .* has no call 'actor'"),
         ({"utilization": {"sampler.generate": 1.5}}, "takes a number from 0 to 1, got 1.5"),
+        ({"seconds": {"sampler.generate": "1"}}, "'sampler.generate' takes a number of at least 0, got '1'"),
+        ({"seconds": {3: 1.0}}, "has no call '3'"),
+        ({"seconds": [1.0]}, r"seconds= of throughput takes a dict of calls, got \[1.0\]"),
         ({"engine_utilization": {"sampler.generate": -0.5}}, "engine_utilization= .* from 0 to 1, got -0.5"),
     ],
 )
 def test_calls_that_do_not_exist_and_numbers_that_are_none_are_refused(numbers: dict[str, Any], text: str) -> None:
     with pytest.raises(WiringError, match=f"HF202: .*{text}"):
         throughput(plan_of("grpo"), **{"seconds": {}, **numbers})
+
+
+@pytest.mark.parametrize("lag", [-1, 1.5, True, "2"])
+def test_a_lag_is_a_number_of_updates(lag: Any) -> None:
+    with pytest.raises(WiringError, match="HF740: throughput: lag= takes a whole number of updates, 0 or more, got"):
+        throughput(plan_of("grpo"), {}, lag)
+
+
+def test_only_a_compiled_plan_has_a_throughput() -> None:
+    with pytest.raises(WiringError, match="HF206: throughput takes a compiled plan, got a Dataflow"):
+        throughput(FLOWS["grpo"], {})  # type: ignore[arg-type]

@@ -1,9 +1,13 @@
-"""Runs whose actor raises on both ranks, by ``python -m tests.runtime.failing_programs drop refill``."""
+"""Runs whose actor raises on both ranks, or dies: ``python -m tests.runtime.failing_programs drop refill dies``."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import ray
@@ -29,21 +33,62 @@ class FailingActor(p.Actor):
         return super().update(batch)
 
 
-def main() -> None:
-    """Run a discipline after the other, and print the first line of each error."""
-    ray.init(address="local", include_dashboard=False, num_cpus=4)
-    engine, actor = (hf.ResourcePool([2], use_gpu=False, name=name) for name in ("engine", "actor"))
+class ListedEngine(p.Engine):
+    """An engine that writes the number of its process into a file of a folder."""
+
+    @staticmethod
+    def concurrent_calls(folder: str) -> dict[str, int]:  # type: ignore[override]  # as its constructor
+        """One at a time."""
+        return {"generate": 1}
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        Path(folder, str(self.rank)).write_text(str(os.getpid()), encoding="utf-8")
+
+
+def pools() -> list[hf.ResourcePool]:
+    """Of the engine and of the actor."""
+    return [hf.ResourcePool([2], use_gpu=False, name=name) for name in ("engine", "actor")]
+
+
+def fail(late: Late) -> None:
+    """Print the first line of the error that ends a run."""
+    engine, actor = pools()
     places = hf.Deployment(
         engine=hf.place(p.Engine, p.TOKENS, 0.05, pool=engine), actor=hf.place(FailingActor, 0.1, pool=actor)
     )
-    for late in sys.argv[1:]:
-        program = p.between_calls.given(lag=2, late=cast(Late, late))
-        plan = program.compile(places, dims={p.B: 4, p.R: p.TOKENS})
-        try:
-            with plan.launch("ray", seed=3, deadline=60) as running:
-                list(running.stream(p.prompts(8, 4)))
-        except RoleError as error:
-            print(str(error).partition("\n")[0])
+    plan = p.between_calls.given(lag=2, late=late).compile(places, dims={p.B: 4, p.R: p.TOKENS})
+    try:
+        with plan.launch("ray", seed=3, deadline=60) as running:
+            list(running.stream(p.prompts(8, 4)))
+    except RoleError as error:
+        print(str(error).partition("\n")[0])
+
+
+def recover(folder: str) -> None:
+    """Kill an engine, and print how often the run recovers: calls behind that of the engine fail with it."""
+    engine, _ = pools()
+    places = hf.Deployment(
+        engine=hf.place(ListedEngine, folder, pool=engine),
+        actor=hf.place(p.Actor, pool=hf.ResourcePool([1], use_gpu=False, name="actor")),
+    )
+    plan = p.between_calls.given(lag=4, late="wait").compile(places, dims={p.B: 8, p.R: p.TOKENS})
+    with plan.launch("ray", seed=3, deadline=60, retries=hf.Retries()) as running:
+        for number, _ in enumerate(running.stream(p.prompts(400, 8))):
+            if number == 100:
+                os.kill(int(Path(folder, "0").read_text(encoding="utf-8")), signal.SIGKILL)
+        print(f"{len(running.recoveries)} recovery")
+
+
+def main() -> None:
+    """One run after another."""
+    ray.init(address="local", include_dashboard=False, num_cpus=4)
+    for argument in sys.argv[1:]:
+        if argument == "dies":
+            with TemporaryDirectory() as folder:
+                recover(folder)
+        else:
+            fail(cast(Late, argument))
     time.sleep(GRACE_SECONDS)
 
 

@@ -219,6 +219,24 @@ class Scorer(hf.Worker):
         self.version = int(weights.version.value)
 
 
+class Judge(hf.Worker):
+    """It says which samples it got together."""
+
+    @register(Dispatch.DP_PROTO, balance="number")
+    def score(self, samples: Samples) -> Samples:
+        """The samples, with the number of the first for version."""
+        versions = samples.number.tensor[:1, None].expand(samples.versions.tensor.shape)
+        return Samples(number=samples.number.tensor, tokens=samples.tokens.tensor, versions=versions)
+
+
+@hf.dataflow
+def balanced_in_flight(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, late: Late = "drop") -> Trained:
+    """A call in front of the queue is balanced by rows of another call."""
+    trained = actor.update(hf.queue(judge.score(engine.generate(prompts)), lag=2, late=late))
+    hf.sync(actor, engine, during="generate")
+    return trained
+
+
 @hf.dataflow
 def scored_in_flight(prompts: Prompts, engine: Engine, scorer: Scorer, actor: Actor, *, late: Late = "wait") -> Trained:
     """Weights go to the engine while it generates, and to the scorer between its calls."""

@@ -1,6 +1,9 @@
-"""Programs of which several queues decide: one behind another, and beside each other."""
+"""Programs with several dynamic queues: one behind another, and beside each other."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -136,7 +139,7 @@ def joined(
     actor: Reader,
     *,
     lags: tuple[int, int] = (1, 1),
-    late: tuple[Late, Late] = ("drop", "drop"),
+    late: tuple[Late, Late] = ("refill", "refill"),
     group: int = 1,
     rows: tuple[int | None, int | None] = (None, None),
 ) -> Trained:
@@ -192,9 +195,53 @@ def refills_both(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -
 
 @hf.dataflow
 def returns_in_front(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tuple[Scores, Scores]:
-    """The queue decides unless a step puts in eight rows, and a value from in front of it is returned."""
+    """The queue is dynamic unless a step puts in eight rows, and a value from in front of it is returned."""
     marked = engine.mark(prompts)
     return judge.rate(hf.queue(marked, rows=8, lag=3, late="wait")), marked
+
+
+@hf.function
+def doubled(scores: Scores) -> Scores:
+    """A function of no role."""
+    return Scores(score=2 * scores.score.tensor)
+
+
+@hf.dataflow
+def doubles_between(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Scores:
+    """A stage without a role."""
+    batch = doubled(hf.queue(judge.rate(engine.mark(prompts)), lag=1, late="drop"))
+    return actor.rate(hf.queue(batch, lag=1, late="drop"))
+
+
+def to_all(group: Any, scores: Scores) -> tuple[tuple[list[Scores]], dict[str, Any]]:
+    """All rows to all ranks."""
+    return ([scores] * group.world_size,), {}
+
+
+def of_first(group: Any, results: Sequence[Scores]) -> Scores:
+    """The result of rank 0."""
+    return results[0]
+
+
+class Copied(Judge):
+    @register({"dispatch_fn": to_all, "collect_fn": of_first})
+    def copied(self, scores: Scores) -> Scores:
+        """The same scores."""
+        return scores
+
+
+@hf.dataflow
+def copies_in_driver(prompts: Prompts, engine: Engine, judge: Copied, actor: Actor) -> Scores:
+    """A protocol of two functions behind a queue."""
+    return actor.rate(judge.copied(hf.queue(engine.mark(prompts), lag=1, late="drop")))
+
+
+@hf.dataflow
+def doubles_copies(prompts: Prompts, engine: Engine, judge: Copied, actor: Actor) -> tuple[Scores, Scores]:
+    """A function behind a queue runs in the processes of a role that gets its rows there."""
+    batch = hf.queue(engine.mark(prompts), lag=1, late="drop")
+    scores = doubled(batch)
+    return judge.copied(scores), actor.rate(batch)
 
 
 @hf.dataflow
@@ -218,8 +265,8 @@ def reads_faster(
     prompts: Prompts, others: Prompts, engine: Engine, judge: Judge, actor: Actor
 ) -> tuple[Scores, Scores]:
     """An update takes half a batch of the loader from one source, and a whole one from the other."""
-    first = judge.rate(hf.queue(engine.mark(prompts), rows=2, lag=3, late="drop"))
-    return first, actor.rate(hf.queue(engine.mark(others), rows=4, lag=3, late="drop"))
+    first = judge.rate(hf.queue(engine.mark(prompts), rows=2, lag=3, late="refill"))
+    return first, actor.rate(hf.queue(engine.mark(others), rows=4, lag=3, late="refill"))
 
 
 def pages(steps: int, size: int) -> list[Pages]:

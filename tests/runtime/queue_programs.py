@@ -234,6 +234,52 @@ def filtered(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> tu
     return trained, judge.score(samples)  # of the first stage, although it is written behind the second
 
 
+class Chosen(hf.Batch):
+    keep: bool_[B]
+
+
+@hf.function
+def chosen(prompts: Prompts) -> Chosen:
+    """Prompts of even numbers."""
+    return Chosen(keep=prompts.x.tensor % 2 == 0)
+
+
+@hf.dataflow
+def chosen_prompts(
+    prompts: Prompts, engine: Engine, judge: Judge, actor: Actor, *, lag: int = 2, late: Late = "wait"
+) -> Trained:
+    """A filter of prompts, for which the engine waits."""
+    samples = engine.generate(hf.take(hf.filter(prompts, chosen(prompts).keep), 2))
+    trained = actor.update(hf.queue(hf.merge(Scored, samples, judge.score(samples)), lag=lag, late=late))
+    hf.sync(actor, engine)
+    return trained
+
+
+@hf.function(rows=hf.Whole)
+def not_best(scored: Scored) -> Chosen:
+    """All rows but those of the highest score."""
+    return Chosen(keep=scored.score.tensor < scored.score.tensor.max())
+
+
+@hf.function(rows=hf.Whole)
+def not_first(scored: Scored) -> Chosen:
+    """All rows but the first."""
+    return Chosen(keep=torch.arange(len(scored)) > 0)
+
+
+@hf.dataflow
+def filtered_between(prompts: Prompts, engine: Engine, judge: Judge, actor: Actor) -> Trained:
+    """Two filters in the stage between two queues, and one in front of both."""
+    samples = engine.generate(hf.fill(hf.filter(prompts, chosen(prompts).keep), 4))
+    samples = hf.queue(samples, lag=1, late="wait")
+    scored = hf.merge(Scored, samples, judge.score(samples))
+    others = hf.filter(scored, not_best(scored).keep)
+    kept = hf.filter(others, not_first(others).keep)
+    trained = actor.update(hf.fill(hf.queue(kept, lag=1, late="wait"), 4))
+    hf.sync(actor, engine)
+    return trained
+
+
 @hf.dataflow
 def look(prompts: Prompts, engine: Engine) -> Samples:
     """What the engine generates, beside the training."""

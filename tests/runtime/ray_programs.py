@@ -178,9 +178,11 @@ class Faulty(hf.Worker):
                     os._exit(1)
                 case "rows":
                     return Scores(reward=rollout.ids.tensor.float().mean(1)[:-1])
+                case "dtype":
+                    return Scores(reward=rollout.ids.tensor)
                 case "record":
                     return rollout  # type: ignore[return-value]  # the fault
-        if self.fault in ("raise", "die"):
+        if self.fault in ("raise", "dtype", "die"):
             self.axis("dp").barrier()  # the others wait for the rank that is gone
         if self.fault == "slow":
             time.sleep(30)

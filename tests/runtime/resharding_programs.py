@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -231,6 +232,21 @@ class Engine(Side):
         expected = self.parts(hf.current_call().step)
         equal = [torch.equal(self.table[name], part) for name, part in expected.items()]
         return self.table.keys() == expected.keys() and all(equal)
+
+
+class Halved(Engine):
+    """An engine that keeps all weights in bfloat16."""
+
+    @staticmethod
+    def state_parameters(layout: Layout, fails: int = -1) -> dict[str, list[Parameter]]:
+        return {"policy": [replace(parameter, dtype="bfloat16") for parameter in PARAMETERS]}
+
+    def holds_its_parts(self) -> bool:
+        expected = {name: part.bfloat16() for name, part in self.parts(hf.current_call().step).items()}
+        return all(
+            self.table[name].dtype == part.dtype and torch.equal(self.table[name], part)
+            for name, part in expected.items()
+        )
 
 
 class InPlace(Engine):

@@ -19,6 +19,11 @@ from tests.runtime import resharding_programs as p
 PLACEMENTS = {"shard": Shard(0), "replicate": Replicate(), "partial": Partial()}
 
 
+def mesh_of(coordinate: int) -> DeviceMesh:
+    """A mesh of two ranks in which this process, whose rank is 0, has a coordinate."""
+    return DeviceMesh("cpu", [0, 1] if coordinate == 0 else [1, 0])
+
+
 def distributed(part: torch.Tensor, mesh: DeviceMesh, how: str) -> DTensor:
     """A rank's part as a DTensor over ``mesh``, without any communication."""
     return DTensor.from_local(part, mesh, [PLACEMENTS[how]], run_check=False)
@@ -32,7 +37,7 @@ class Sharded(p.Trainer):
     @hf.register(hf.Dispatch.ONE_TO_ALL)
     @hf.exports("policy", layout=p.declared)
     def weights(self) -> dict[str, Any]:
-        mesh = DeviceMesh("cpu", [0, 1])
+        mesh = mesh_of(self.mesh.coordinates(self.rank).dp)
         return {name: distributed(nn.Parameter(part), mesh, self.how) for name, part in self.table.items()}
 
     @staticmethod
@@ -64,7 +69,7 @@ class ShardedMemory(p.Holding):
     """An engine whose memory is a DTensor's."""
 
     def held_weights(self, state: str) -> dict[str, torch.Tensor]:
-        mesh = DeviceMesh("cpu", [0, 1])
+        mesh = mesh_of(self.rank)
         return {name: distributed(part, mesh, "shard") for name, part in self.table.items()}
 
     @contextmanager

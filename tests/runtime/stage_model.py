@@ -1,4 +1,4 @@
-"""A model of a queue that decides: plain lists, one second after another."""
+"""A model of a dynamic queue: plain lists, one second after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program whose queue decides: every row says which prompt it is of, and under which version it was made."""
+"""A program with a dynamic queue: every row says which prompt it is of, and under which version it was made."""
 
 from __future__ import annotations
 

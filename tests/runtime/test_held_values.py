@@ -28,7 +28,7 @@ from tests.runtime.stage_programs import (
 )
 
 LATES: list[Late] = ["wait", "drop"]
-"""With the first, stages follow each other step by step; with the second, the queue decides."""
+"""With the first, stages follow each other step by step; with the second, the queue is dynamic."""
 
 
 @hf.function

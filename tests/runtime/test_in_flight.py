@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.virtual_clock import VirtualCall
 from hfdsl.runtime.rank.in_flight import ArrivedWeights
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.runtime.transports import direct
@@ -39,12 +41,14 @@ from tests.runtime.in_flight_programs import (
     B,
     DyingActor,
     Engine,
+    Judge,
     Prompts,
     R,
     Samples,
     Scorer,
     TensorActor,
     TensorEngine,
+    balanced_in_flight,
     between_calls,
     flight_deployment,
     in_flight,
@@ -151,6 +155,33 @@ def bits(results: Sequence[Any]) -> list[Trained]:
 def test_every_token_is_made_by_the_weights_that_had_arrived(case: Case) -> None:
     with launched(in_flight, "wait", case.lag) as running:
         assert bits(list(running.stream(prompts(case.steps, SIZE), seconds=case.seconds))) == modeled(case)
+
+
+@pytest.mark.parametrize("flow", [in_flight, between_calls])
+def test_calls_of_steps_that_are_over_are_forgotten(flow: Any) -> None:
+    """A long run needs no more memory than a short one."""
+    case, kept = Case(2, 40, ((6, 3), (4, 7), (5, 5)), (2, 3)), list[int]()
+    with launched(flow, "drop", case.lag) as running:
+        for number, _ in enumerate(running.stream(prompts(case.steps, SIZE), seconds=case.seconds)):
+            if number in (15, 35):
+                kept.append(sum(isinstance(each, VirtualCall) for each in gc.get_objects()))
+    assert kept[1] <= kept[0] + 8, "the number in progress varies"
+
+
+@pytest.mark.parametrize("late", ["wait", "drop"])
+def test_calls_that_would_be_balanced_take_rows_in_order(late: Late, tmp_path: Path) -> None:
+    """No rank of them waits for the row weights of other ranks: these are in flight, too."""
+    pool = hf.ResourcePool([2], use_gpu=False, name="judge")
+    places = hf.Deployment(**{**flight_deployment().placements, "judge": hf.place(Judge, pool=pool)})
+    plan = balanced_in_flight.given(late=late).compile(places, dims={B: SIZE, R: TOKENS})
+    log, again = tmp_path / "log", tmp_path / "again"
+    with plan.launch("local", seed=SEED) as running:
+        results = list(running.stream(prompts(4, SIZE), log=log))
+    firsts = [result.versions.tensor[:, 0].tolist() for result in results]
+    half = SIZE // 2
+    assert firsts == [[SIZE * step] * half + [SIZE * step + half] * half for step in range(4)]
+    with plan.launch("local", seed=SEED) as running:
+        assert bits(list(running.stream(prompts(4, SIZE), replay=log, log=again))) == bits(results)
 
 
 def test_a_call_takes_weights_in_its_middle() -> None:
@@ -335,6 +366,23 @@ def test_a_call_that_fails_as_a_checkpoint_waits_for_it_breaks_the_run(tmp_path:
             running.save(tmp_path)
         with pytest.raises(HfError, match="HF808"):
             running.save(tmp_path)
+
+
+@pytest.mark.parametrize("late", ["wait", "drop"])
+def test_a_call_that_waits_for_later_weights_of_a_log_is_not_saved(late: Late, tmp_path: Path) -> None:
+    """It would wait for an update, which comes after the save."""
+    log, seconds = tmp_path / "log", {"engine.generate": 6, "actor.update": 2}
+    with launched(in_flight, late, 3) as running:
+        results = list(running.stream(prompts(6, SIZE), log=log, seconds=seconds))
+    with launched(in_flight, late, 3) as running:
+        repeated, loader = list[Any](), iter(prompts(6, SIZE))
+        repeated.append(next(running.stream(loader, replay=log)))
+        text = r"HF908: .engine.generate. of dispatch 2 takes version 2 of .* in the log, and version 1 is the newest"
+        with pytest.raises(CheckpointError, match=text):
+            running.save(tmp_path / "saved")
+        repeated += running.stream(loader, replay=log)
+        assert bits(repeated) == bits(results)
+        running.save(tmp_path / "saved")
 
 
 @pytest.mark.parametrize("seconds", [{"engine.generate": 6, "actor.update": 2}, None])

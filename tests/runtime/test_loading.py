@@ -11,9 +11,20 @@ import pytest
 from hfdsl.errors import HfError
 from hfdsl.runtime.loading import END, LoaderThread
 
+THREADS = list[LoaderThread]()
+"""The threads of the test that runs."""
+
+
+@pytest.fixture(autouse=True)
+def end_threads() -> Iterator[None]:
+    yield
+    while THREADS:
+        THREADS.pop().close()
+
 
 def thread(loader: Iterator[Any], seconds: float = 60.0, earlier: LoaderThread | None = None) -> LoaderThread:
-    return LoaderThread(loader, seconds, lambda: "an empty queue", earlier)
+    THREADS.append(LoaderThread(loader, seconds, lambda: "an empty queue", earlier))
+    return THREADS[-1]
 
 
 def gated(gate: threading.Event, *batches: Any) -> Iterator[Any]:

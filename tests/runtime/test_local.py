@@ -206,6 +206,10 @@ class Fails(hf.Worker):
         return batch
 
     @hf.register(hf.Dispatch.DP_PROTO)
+    def mistyped(self, batch: Rows) -> Rows:
+        return Rows(x=batch.x.tensor.float())
+
+    @hf.register(hf.Dispatch.DP_PROTO)
     def wrong(self, batch: Rows, how: str = "") -> Rows:
         if how == "none":
             return None  # type: ignore[return-value]  # a mistake on purpose
@@ -249,6 +253,14 @@ def test_a_role_error_says_role_method_rank_step_and_the_workers_lines() -> None
             HfError, match=r"HF808: the run of '.*' has been broken since step 2 of .* launch the plan again"
         ):
             running.step(rows(4))
+
+
+def test_the_trace_of_hfdsls_own_error_ends_at_the_users_line() -> None:
+    with run(lambda batch, role: role.mistyped(batch), Fails, hf.Mesh(dp=2)) as running:
+        with pytest.raises(RoleError, match=r"HF806: 'role.mistyped' raised on rank 0 in step 0: \w+: HF2") as error:
+            running.step(rows(4))
+        frames = [line for line in str(error.value).splitlines() if line.startswith("  File ")]
+        assert [frame.rpartition(", in ")[2] for frame in frames] == ["mistyped"]
 
 
 def test_a_constructor_that_raises_is_reported_before_the_first_step() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.deploy.deployment import TransportName
+from hfdsl.errors import WiringError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import Interval, Timeline
 from hfdsl.plan.weight_senders import with_copied_weights
@@ -23,7 +25,6 @@ from hfdsl.runtime.queues.plan_simulation import (
     RecordedSeconds,
     Utilization,
     recorded_seconds,
-    simulate_groups,
     simulate_plan,
     with_lag,
 )
@@ -310,8 +311,11 @@ def test_durations_of_a_users_own_occupy_the_device() -> None:
 @pytest.mark.parametrize("name", ["utilization", "engine_utilization"])
 @pytest.mark.parametrize("share", [-0.1, 50.0, float("nan")])
 def test_a_utilization_is_a_share(name: str, share: float) -> None:
-    with pytest.raises(ValueError, match=f"^{name} is a number from 0 to 1, got {share}$"):
+    with pytest.raises(WiringError, match=f"^HF202: {name} is a number from 0 to 1, got {share}$"):
         Utilization(**{name: share})
+    half: Any = {name: "half"}
+    with pytest.raises(WiringError, match=f"^HF202: {name} is a number from 0 to 1, got 'half'$"):
+        Utilization(**half)
 
 
 def test_without_a_lag_nodes_run_one_after_another() -> None:
@@ -350,11 +354,3 @@ def test_drawn_durations_have_the_median_and_the_tail() -> None:
     draws = sorted(DrawnSeconds(2.0, tail=10.0).of(call) for call in range(4000))
     assert draws[2000] == pytest.approx(2.0, rel=0.1)
     assert draws[3960] == pytest.approx(20.0, rel=0.25)
-
-
-def test_groups_one_by_one_are_dropped_where_they_are_late() -> None:
-    takes = {"engine.generate": DrawnSeconds(4.0, tail=10.0), "actor.update": DrawnSeconds(1.0)}
-    outcome = simulate_groups(plan(1), "drop", groups=4, slots=16, seconds=takes, steps=60)
-    check_decisions(outcome.spec, outcome.decisions)
-    assert 0 < outcome.dropped_share < 1
-    assert max(outcome.staleness) <= 1

@@ -1,4 +1,4 @@
-"""What a run whose queues decide waits for: calls that a decision needs, while it sees what else has ended."""
+"""What a run with dynamic queues waits for: calls that a decision needs, while it sees what else has ended."""
 
 from __future__ import annotations
 

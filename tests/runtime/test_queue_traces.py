@@ -1,4 +1,4 @@
-"""The trace of a run whose queues decide, against the log of their decisions."""
+"""The trace of a run with dynamic queues, against the log of their decisions."""
 
 from __future__ import annotations
 

@@ -215,6 +215,13 @@ def test_an_exception_in_a_body_is_reported_once_while_its_peers_wait(ray_cluste
     assert text.count("Traceback") == 1
 
 
+def test_the_trace_of_hfdsls_own_error_ends_at_the_users_line(ray_cluster: Any) -> None:
+    with pytest.raises(RoleError, match=r"HF806: 'reward\.score' raised on rank 1 in step 0: ") as failure:
+        launch_fault("dtype")
+    [frame] = [line for line in str(failure.value).splitlines() if line.startswith("  File ")]
+    assert frame.endswith(", in score")
+
+
 def test_a_dead_process_is_reported(ray_cluster: Any) -> None:
     with pytest.raises(RoleError, match="died"):
         launch_fault("die")
@@ -237,6 +244,15 @@ def test_an_error_of_several_ranks_is_printed_once() -> None:
     program = [sys.executable, "-m", "tests.runtime.failing_programs", *disciplines]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=200, check=True)
     assert ended.stdout.count("HF806: 'actor.update' raised on rank") == len(disciplines)
+    assert "Unhandled error" not in ended.stderr
+
+
+@pytest.mark.nightly
+def test_calls_of_a_step_that_is_repeated_print_no_error() -> None:
+    """All calls behind a lost process fail with it."""
+    program = [sys.executable, "-m", "tests.runtime.failing_programs", "dies"]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=200, check=True)
+    assert ended.stdout.splitlines()[-1] == "1 recovery"
     assert "Unhandled error" not in ended.stderr
 
 

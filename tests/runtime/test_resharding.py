@@ -260,7 +260,12 @@ def test_a_rank_that_exports_other_parts_is_named() -> None:
         pytest.raises(SyncError) as error,
     ):
         running.step()
-    assert error.value.code == "HF773"
+    assert (error.value.code, error.value.role, error.value.parameter, error.value.ranks) == (
+        "HF773",
+        "actor",
+        "qkv",
+        (1,),
+    )
     assert "'qkv' of shape (7, 4), but its layout says (8, 4) of (16, 4) on rank 1" in error.value.message
 
 
@@ -303,6 +308,14 @@ def test_a_copy_does_not_learn_with_what_it_is_a_copy_of(source: str, shared: bo
     with launched(source, Mesh(tp=2), "replicas", Mesh(dp=2), shared=shared, flow=p.learned) as running:
         assert all(running.step())
         assert all(running.step())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_whole_weights_arrive_in_the_dtype_that_the_engine_states(shared: bool) -> None:
+    with launched("replicas", Mesh(dp=2), "replicas", Mesh(dp=2), shared=shared, engine=p.Halved) as running:
+        assert all(running.step())
+        with running.verifying("policy"):
+            assert all(running.step())
 
 
 @pytest.mark.parametrize("layout", ["replicas", "tensor"])

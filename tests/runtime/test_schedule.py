@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hfdsl.errors import CheckpointError, HfError, SizeError
+from hfdsl.errors import CheckpointError, DefinitionError, HfError, SizeError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import Decision, from_lines, read_log, to_lines
 from hfdsl.runtime.queues.decision_log import DecisionLog
@@ -281,6 +281,9 @@ def broken_logs() -> Iterator[tuple[str, list[Decision], str]]:
         [dispatch, second_dispatch, Decision("dispatch", "q", 0, (2,), (2,))],
         "3 groups are on their way in 2 places",
     )
+    yield "empty", [dispatch, replace(take, groups=())], "took 0 groups instead of 1"
+    yield "drops", [dispatch, Decision("drop", "q", 0, (0,))], "a queue with late='wait' drops [0]"
+    yield "masks", [dispatch, replace(take, masked=(0,))], "a queue with late='wait' masks [0]"
     yield "prompt", [dispatch, replace(second_dispatch, prompts=(0,))], "prompt 0 is dispatched while"
 
 
@@ -298,6 +301,20 @@ def test_the_law_of_the_bound_sees_a_late_group() -> None:
     late = replace(SPEC, late="drop")
     assert broken_laws(late, log) == ("group 0 was trained 2 updates after its dispatch, with lag 1",)
     assert broken_laws(replace(SPEC, late="mask"), [*log[:-1], replace(log[-1], masked=(0,))]) == ()
+
+
+def test_laws_see_a_group_that_is_dropped_or_masked_within_the_lag() -> None:
+    dispatch, _, take, _ = LOG
+    masks = broken_laws(replace(SPEC, late="mask"), [dispatch, replace(take, masked=(0,))])
+    drops = broken_laws(replace(SPEC, late="drop"), [dispatch, Decision("drop", "q", 0, (0,))])
+    assert masks == ("group 0 was masked 0 updates after its dispatch, within lag 1",)
+    assert drops == ("group 0 was dropped 0 updates after its dispatch, within lag 1",)
+
+
+def test_a_log_of_other_queues_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="no decision is one of 'scored', but of 'q'") as caught:
+        check_decisions(replace(SPEC, name="scored"), LOG)
+    assert caught.value.code == "HF922"
 
 
 def test_a_log_is_lines_of_plain_json() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.runtime.rank.store import CopiedTensors
 from hfdsl.runtime.transports.serialization import CopiedPayload, ZeroCopyPayload
 from hfdsl.types.ragged import Jagged
 
@@ -96,3 +97,38 @@ def test_rows_of_a_large_column_leave_without_the_rest() -> None:
         buffers: list[pickle.PickleBuffer] = []
         data = pickle.dumps(how({SLICE: rows}), protocol=5, buffer_callback=buffers.append)
         assert len(data) + sum(buffer.raw().nbytes for buffer in buffers) < 2_000
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.bool])
+def test_parts_of_weights_arrive_in_memory_of_their_reader(dtype: torch.dtype) -> None:
+    part = torch.tensor([[0, 1, 0], [1, 1, 0]]).to(dtype)
+    parts: dict[str, dict[Any, torch.Tensor]] = {
+        "w": {((0, 2), (0, 3)): part},
+        "none": {((0, 0),): part.flatten()[:0]},
+        "scale": {(): part[0, 1].clone()},
+    }
+    first, second = sent(CopiedTensors(parts), readers=2)
+    first["w"][(0, 2), (0, 3)].zero_()
+    for name, by_box in parts.items():
+        for box, tensor in by_box.items():
+            assert second[name][box].dtype == dtype
+            assert second[name][box].tolist() == tensor.tolist()
+
+
+@pytest.mark.parametrize("how", [ZeroCopyPayload, CopiedPayload])
+def test_whole_weights_in_float8_arrive(how: type[ZeroCopyPayload] | type[CopiedPayload]) -> None:
+    """As those of a role that exports them without a layout."""
+    weight, scale = torch.tensor([[0.5, -2.0]]).to(torch.float8_e5m2), torch.ones(2)
+    weights = {"w": weight, "scale": scale, "again": scale, "count": 3}
+    [arrived] = sent(weights, how)
+    assert (arrived["w"].dtype, arrived["w"].float().tolist()) == (torch.float8_e5m2, [[0.5, -2.0]])
+    assert arrived["scale"].tolist() == [1.0, 1.0]
+    assert arrived["again"] is arrived["scale"]
+    assert arrived["count"] == 3
+    arrived["w"].view(torch.uint8).zero_()  # its own memory
+
+
+def test_parts_of_weights_in_float8_arrive_without_shared_buffers() -> None:
+    part = torch.tensor([0.5, -2.0]).to(torch.float8_e4m3fn)
+    [arrived] = sent(CopiedTensors({"w": {((0, 2),): part}}), CopiedPayload)
+    assert arrived["w"][((0, 2),)].float().tolist() == [0.5, -2.0]

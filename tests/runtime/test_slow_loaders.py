@@ -31,7 +31,7 @@ from tests.nightly import examples
 from tests.runtime import queue_programs
 from tests.runtime.losing_backend import Losses
 from tests.runtime.stage_model import Case, bits, cases, decisions, modeled, rows_of
-from tests.runtime.test_stream_recovery import LOSSES, RETRIES
+from tests.runtime.test_stream_recovery import LOSSES, PROGRAMS, RETRIES, trained
 from tests.runtime.timed_loader import WakingBackend, WakingLosingBackend, loader_takes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*HF840|.*lost rank:hfdsl.errors.HfWarning")
@@ -227,6 +227,7 @@ def test_a_journal_comes_before_the_loader() -> None:
     release.set()
     assert (journaled.next(), journaled.next() is END) == ("e", True)
     assert journaled.entry.batches == {5: "e"}
+    loader.close()
 
 
 # -- loaders that end, raise or hang
@@ -345,6 +346,41 @@ def test_a_batch_for_which_an_interrupt_did_not_wait_comes_first_in_the_next_str
 
 
 # -- Ray
+
+
+@pytest.mark.parametrize("between", ["nothing", "a step of another plan"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_file_has_the_batch_that_the_loader_reads_during_an_interrupt(
+    name: str, between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without queues: the loader does not give it again."""
+    plan, batches = PROGRAMS[name]().compile(queue_programs.deployment(), {queue_programs.B: 4}), queue_programs.rows(7)
+    with plan.launch(seed=3) as running:
+        undisturbed = [trained(result) for result in running.stream(batches)]
+    wait, waits = LoaderThread.wait, iter(range(100))
+
+    def interrupted(loader: LoaderThread) -> None:
+        if next(waits) == 4:
+            raise KeyboardInterrupt
+        wait(loader)
+
+    monkeypatch.setattr(LoaderThread, "wait", interrupted)
+    loader, results = iter(batches), list[Any]()
+    with plan.launch(seed=3) as running:
+        looking = running.also(queue_programs.look.compile(plan.deployment, {queue_programs.B: 4}))
+        with pytest.raises(KeyboardInterrupt):
+            results.extend(trained(result) for result in running.stream(loader))
+        if between != "nothing":
+            running.wait_for_loader()
+            looking.step(batches[0])
+        running.save(tmp_path / "saved")
+        assert running.batches_read == 5
+    with plan.launch(seed=3) as running:
+        running.load(tmp_path / "saved")
+        assert running.batches_read == 5
+        results += [trained(result) for result in running.stream(loader)]
+        assert plan.steps_in_flight or len(running._processes.backend.driver.stores._in_flight) <= 1
+    assert results == undisturbed
 
 
 @pytest.mark.parametrize("late", ["drop", "refill"])

@@ -1,7 +1,8 @@
-"""Stages whose queue decides while they run, against a model that steps through time second by second."""
+"""Stages around a dynamic queue, against a model that steps through time second by second."""
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -14,10 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hfdsl.errors import CheckpointError, HfError
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.backend import PollingBackend
 from hfdsl.runtime.decisions import Decision
+from hfdsl.runtime.rank.store import Store
+from hfdsl.runtime.saving.store_files import read_stores
 from hfdsl.testing import check_decisions, check_stream
 from tests.nightly import examples
 from tests.runtime.stage_model import FILTERED, Case, Program, Row, bits, cases, decisions, modeled, rows_of
@@ -309,6 +312,49 @@ def test_ray_takes_groups_as_they_end_and_repeats_them(ray_cluster: Any, tmp_pat
         check_decisions(case.spec, decisions(log))
         with case.launched() as running:
             assert bits(list(running.stream(case.loader(), replay=log))) == bits(results)
+
+
+RESUMED = Case("drop", 2, 2, 4, 4, ((3, 1),), (1,), 6)
+
+
+def test_a_damaged_file_of_rows_is_named(tmp_path: Path) -> None:
+    with RESUMED.launched() as running:
+        next(running.stream(RESUMED.loader()))
+        running.save(tmp_path)
+    for file in tmp_path.glob("actor.queue-*"):
+        file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+    with RESUMED.launched() as running, pytest.raises(CheckpointError, match=r"HF906: .*actor\.queue-.* is damaged"):
+        running.load(tmp_path)
+
+
+def test_no_row_in_a_queue_passes_through_the_driver(
+    ray_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither when it is saved nor when it is loaded; prompts that were not dispatched are in its own file."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the driver fetches rows")
+
+    log, loader, state = tmp_path / "log", iter(RESUMED.loader()), tmp_path / "state"
+    with RESUMED.launched("ray") as running:
+        stream = running.stream(loader, log=log)
+        results = [next(stream) for _ in range(3)]
+        with monkeypatch.context() as patched:
+            patched.setattr(running.backend, "get", refuse)
+            running.save(state)
+    [file] = json.loads((state / "state.json").read_text())["stream"]["files"][DRIVER]
+    stores: dict[int, Store] = {}
+    read_stores(str(state), file, lambda number: stores.setdefault(number, Store()))
+    assert all(number < 0 for number in stores)  # batches of the loader
+    with RESUMED.launched("ray") as resumed:
+        with monkeypatch.context() as patched:
+            patched.setattr(resumed.backend, "get", refuse)
+            patched.setattr(resumed.backend, "put", refuse)
+            resumed.load(state)
+        results += resumed.stream(loader, log=log)
+    check_decisions(RESUMED.spec, decisions(log))
+    with RESUMED.launched() as running:
+        assert bits(list(running.stream(RESUMED.loader(), replay=log))) == bits(results)
 
 
 def lost_prompts(made: list[Decision]) -> list[int]:

@@ -38,3 +38,17 @@ def test_a_step_finds_what_its_own_calls_have_left(calls: list[tuple[str, int]])
         stores.current.put(number, 0, StoredValue.of("a call", {"x": number}))
         left[plan, step].add(number)
         last = plan, step
+
+
+def test_a_held_step_of_a_plan_without_queues_keeps_its_values_until_the_next_one_begins() -> None:
+    stores = StepStores("driver")
+    stores.begin("single", 4, 1)  # as a stream begins it
+    stores.current.put(7, 0, StoredValue.of("the caller", {"x": 7}))
+    for number in (0, 1):
+        stores.begin("another", number, 0)
+        assert held(stores) == set()
+    assert not stores.begin("single", 4, 0)
+    assert held(stores) == {7}
+    assert stores.begin("single", 5, 0)
+    assert held(stores) == set()
+    assert stores.begin("single", 4, 0)  # which was dropped

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hfdsl.errors import WiringError
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.protocols.ranges import merged
-from hfdsl.runtime.rank.store import Store, StoredValue, memory_of, writable
+from hfdsl.runtime.rank.store import Store, StoredValue, UndeliveredError, memory_of, writable
 from hfdsl.types.ragged import Jagged
 
 ROWS = 9
@@ -59,7 +59,7 @@ def test_dropped_payloads_are_released_and_the_peak_is_kept() -> None:
     store.receive({ColumnSlice(1, 0, "x", ((2, 3),)): torch.zeros(1)})
     assert store.peak_bytes == 24
     for node in (0, 2):
-        with pytest.raises(KeyError):
+        with pytest.raises(UndeliveredError):
             store.read(node, "x", 0, ((0, 1),))
     store.clear()
     assert store.peak_bytes == 0

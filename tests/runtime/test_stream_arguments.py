@@ -13,11 +13,12 @@ import pytest
 
 from hfdsl.errors import CheckpointError, HfError, ResourceError, WiringError
 from hfdsl.protocols.queueing import Late
+from hfdsl.runtime.queues.plan_simulation import DrawnSeconds
 from hfdsl.runtime.running import Running
 from tests.runtime.stage_programs import B, Prompts, deciding, prompts, stage_deployment
 
 BOTH = pytest.mark.parametrize("late", ["wait", "drop"])
-"""Stages that follow each other step by step, and a queue that decides."""
+"""Stages that follow each other step by step, and a dynamic queue."""
 
 
 def launched(late: Late = "wait", lag: int = 1) -> Running:
@@ -114,6 +115,32 @@ def test_seconds_are_a_dict_of_calls(seconds: Any) -> None:
         running.stream(prompts(1, 4), seconds=seconds)
 
 
+@pytest.mark.parametrize("duration", [True, -1.0, float("nan"), "41", None, [4.0], DrawnSeconds])
+@BOTH
+def test_a_duration_is_a_number_or_draws_one(late: Late, duration: Any) -> None:
+    text = r"HF202: seconds= of the stream: 'engine.generate' takes a number, 0 or more, or an object with a method of"
+    with launched(late) as running, pytest.raises(WiringError, match=text):
+        running.stream(prompts(1, 4), seconds={"engine.generate": duration})
+
+
+def test_a_call_is_named_by_a_string() -> None:
+    with launched() as running, pytest.raises(WiringError, match=r"HF202: seconds= of the stream: .* has no call '3'"):
+        running.stream(prompts(1, 4), seconds={3: 1.0})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("argument", ["log", "replay"])
+def test_a_log_is_a_file(argument: str) -> None:
+    path: dict[str, Any] = {argument: 3}
+    with launched() as running, pytest.raises(WiringError, match=f"HF206: {argument}= of a stream takes the path of"):
+        running.stream(prompts(1, 4), **path)
+
+
+def test_a_line_that_is_no_decision_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("[1, 2]\n")
+    with launched() as running, pytest.raises(CheckpointError, match=r"HF761: line 1 of .* of a queue: '\[1, 2\]'"):
+        running.stream(prompts(1, 4), replay=tmp_path / "log")
+
+
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with launched() as running:
@@ -169,14 +196,14 @@ def test_a_log_of_another_lag_is_refused_as_a_log(lag: int, tmp_path: Path) -> N
 
 @BOTH
 def test_nothing_of_a_run_is_left(late: Late) -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     with launched(late) as running:
         next(running.stream(prompts(6, 4)))
-        assert threading.active_count() > before
-    for thread in threading.enumerate():
-        if thread.name == "loader":
-            thread.join(10.0)
-    assert threading.active_count() == before
+        own = {*threading.enumerate()} - before
+        assert own
+    for thread in own:
+        thread.join(10.0)
+    assert not own & {*threading.enumerate()}
 
 
 @BOTH
@@ -191,3 +218,15 @@ def test_a_loader_that_writes_into_what_it_has_yielded_is_told_so(late: Late) ->
     )
     with launched(late) as running, pytest.raises(WiringError, match=text):
         list(running.stream(reusing()))
+
+
+def test_a_folder_is_given_by_its_path(tmp_path: Path) -> None:
+    with launched("wait") as running:
+        calls: list[Callable[[Any], Any]] = [running.save, running.save_in_background, running.load]
+        for call in calls:
+            with pytest.raises(WiringError, match=r"HF206: running\.\w+ takes the path of a folder, got 3"):
+                call(3)
+        recorded: Any = 3
+        with pytest.raises(WiringError, match=r"HF206: running\.record takes the path"), running.record(recorded):
+            pass
+        running.save(tmp_path / "state")

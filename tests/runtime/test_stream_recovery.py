@@ -79,6 +79,7 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "two stages": lambda: queue_programs.flow,
     "three stages": lambda: queue_programs.chain,
     "a filter in front": lambda: queue_programs.filtered,
+    "no queue": lambda: queue_programs.flow.given(lag=None),
 }
 
 

@@ -33,8 +33,10 @@ from tests.runtime.queue_programs import (
     Trained,
     branches,
     chain,
+    chosen_prompts,
     deployment,
     filtered,
+    filtered_between,
     flow,
     look,
     one_pool,
@@ -90,6 +92,52 @@ def test_disciplines_decide_alike_where_nothing_is_late() -> None:
         with launched(2, late) as running:
             results.append(streamed(running, rows(6)))
     assert results == [results[0]] * 3
+
+
+def launched_chosen(lag: int) -> Running:
+    place = deployment(actor=CheckingActor)
+    return chosen_prompts.given(lag=lag).compile(place, dims={B: 4}).launch(seed=3, deadline=60)
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_rows_behind_a_filter_of_prompts_have_the_version_of_their_dispatch(lag: int) -> None:
+    with launched_chosen(lag) as running:
+        results = streamed(running, rows(6))
+    assert [versions for versions, _, _ in results] == [[version_of(step, lag)] * 2 for step in range(6)]
+
+
+def test_rows_behind_a_filter_of_prompts_keep_their_version_through_a_save(tmp_path: Path) -> None:
+    def ends_early() -> Iterator[Prompts]:
+        yield from rows(2)
+        raise LookupError
+
+    with launched_chosen(2) as running:
+        with pytest.raises(LookupError):
+            streamed(running, ends_early())
+        running.save(tmp_path / "saved")
+        continued = streamed(running, rows(6)[2:])
+    with launched_chosen(2) as running:
+        running.load(tmp_path / "saved")
+        loaded = streamed(running, rows(6)[2:])
+    with launched_chosen(2) as running:
+        assert streamed(running, rows(6)) == continued == loaded
+
+
+@pytest.mark.parametrize("place", [deployment, one_pool])
+def test_a_save_in_front_of_filters_has_what_later_calls_read(
+    place: Callable[[], hf.Deployment], tmp_path: Path
+) -> None:
+    plan = filtered_between.compile(place(), dims={B: 4})
+    with plan.launch(seed=1) as running:
+        straight = streamed(running, rows(7))
+    for count in range(1, 7):
+        with plan.launch(seed=1) as running:
+            first = [values(trained) for trained in itertools.islice(running.stream(rows(7)), count)]
+            running.save(tmp_path / str(count))
+            read = running.batches_read
+        with plan.launch(seed=1) as running:
+            running.load(tmp_path / str(count))
+            assert first + streamed(running, rows(7)[read:]) == straight
 
 
 def test_stages_in_a_row_add_their_lags() -> None:
@@ -280,11 +328,13 @@ def test_the_log_keeps_the_laws_and_repeats_the_run(tmp_path: Path) -> None:
     assert again.read_text() == log.read_text()
 
 
-def test_a_log_of_another_program_is_refused(tmp_path: Path) -> None:
-    with launched(1) as running:
-        streamed(running, rows(4), log=tmp_path / "log")
-    with launched(2) as running, pytest.raises(CheckpointError, match=r'HF761: this run decides \{"kind": "dispatch"'):
+def test_a_log_that_the_queues_cannot_follow_is_refused(tmp_path: Path) -> None:
+    with launched(2) as running:
+        results = streamed(running, rows(4), log=tmp_path / "log")
+    with launched(1) as running, pytest.raises(CheckpointError, match=r'HF761: this run decides \{"kind": "take"'):
         streamed(running, rows(4), replay=tmp_path / "log")
+    with launched(3) as running:
+        assert streamed(running, rows(4), replay=tmp_path / "log") == results, "its decisions are possible here, too"
 
 
 # -- mistakes

@@ -14,10 +14,11 @@ from hfdsl.plan.plan import Plan
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.running import Running
 from tests.runtime.losing_backend import LosingBackend, Losses
+from tests.runtime.stage_model import bits
 from tests.runtime.stage_programs import B, deciding, prompts, stage_deployment
 
 BOTH = pytest.mark.parametrize("late", ["wait", "drop"])
-"""Stages that follow each other step by step, and a queue that decides."""
+"""Stages that follow each other step by step, and a dynamic queue."""
 
 
 def launched(late: Late) -> Running:
@@ -97,6 +98,49 @@ def test_a_replay_stops_where_the_loop_of_the_run_was_left(late: Late, tmp_path:
                 break
     with launched(late) as running:
         assert numbers(running.stream(prompts(6, 4), replay=tmp_path / "log")) == list(range(8))
+
+
+@BOTH
+def test_a_log_of_two_loaders_is_repeated_with_one(late: Late, tmp_path: Path) -> None:
+    """The queues are emptied at the end of the first loader: an update comes before a dispatch that has a place."""
+    log, again = tmp_path / "log", tmp_path / "again"
+    with launched(late) as running:
+        results = list(running.stream(prompts(4, 4), log=log))
+        results += running.stream(prompts(7, 4, 4), log=log)
+    with launched(late) as running:
+        assert bits(list(running.stream(prompts(7, 4), replay=log, log=again))) == bits(results)
+    assert again.read_text() == log.read_text()
+
+
+@BOTH
+@pytest.mark.parametrize("retries", [None, hf.Retries(every=2)])
+def test_the_log_of_a_whole_run_is_repeated_from_where_a_run_is(
+    late: Late, retries: hf.Retries | None, tmp_path: Path
+) -> None:
+    log, plan = tmp_path / "log", deciding.given(late=late).compile(stage_deployment(), dims={B: 4})
+    with launched(late) as running:
+        results = bits(list(running.stream(prompts(7, 4), log=log)))
+    with plan.launch(lossless, seed=3, retries=retries) as running:
+        repeated = [next(running.stream(prompts(7, 4), replay=log))]
+        running.save(tmp_path / "saved")
+        read = running.batches_read
+        repeated += running.stream(prompts(7, 4, read), replay=log)
+        assert bits(repeated) == results
+    with plan.launch(lossless, seed=3, retries=retries) as running:
+        running.load(tmp_path / "saved")
+        assert bits(list(running.stream(prompts(7, 4, read), replay=log))) == results[1:]
+
+
+@BOTH
+def test_a_log_that_ends_before_the_run_is_refused(late: Late, tmp_path: Path) -> None:
+    with launched(late) as running:
+        next(running.stream(prompts(7, 4), log=tmp_path / "log"))
+        list(running.stream(prompts(7, 4, running.batches_read)))
+        text = (
+            r"HF761: the log to repeat has \d decisions, and this run has made \d+ before; a log can be repeated only"
+        )
+        with pytest.raises(CheckpointError, match=text):
+            next(running.stream(prompts(9, 4, 7), replay=tmp_path / "log"))
 
 
 @BOTH

@@ -19,7 +19,24 @@ from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.verification import compare
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death
-from tests.runtime.verified_programs import B, Closed, Dying, Engine, Renaming, Rows, Trainer, learned, synced, turns
+from tests.runtime.verified_programs import (
+    B,
+    Closed,
+    Dying,
+    Engine,
+    Relay,
+    Renaming,
+    Rows,
+    Student,
+    Trainer,
+    learned,
+    relayed,
+    renewed,
+    synced,
+    taught,
+    taught_again,
+    turns,
+)
 
 SYNC = VerifiedSync("policy", "actor", "engine")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
@@ -157,6 +174,16 @@ def test_other_names_and_shapes_are_found(source: Any, target: Any, says: str) -
         compare(SYNC, exported, loaded, names=stated)
 
 
+def test_a_weight_without_elements_is_not_missing() -> None:
+    """No sync sends it, so an engine has it or not; FSDP's last ranks may have an empty shard."""
+    empty, shards = HeldPart(torch.zeros(0, 2)), torch.arange(4.0).view(2, 2)
+    held = of([[("x", HeldPart(shards)), ("none", empty)], [("x", HeldPart(torch.zeros(0, 2), (2, 0)))]])
+    whole = of([[("x", HeldPart(shards))]])
+    stated = CopiedNames(frozenset({"x", "none"}), by_target=True)
+    for sides in ((held, whole), (whole, held)):
+        assert compare(SYNC, *sides, names=stated) is None
+
+
 @pytest.mark.parametrize("apart", [(slice(0, 3), slice(1, 4)), (slice(0, 1), slice(3, 4))], ids=["overlap", "gap"])
 @pytest.mark.parametrize("is_export", [False, True])
 def test_parts_that_do_not_add_up_are_not_compared(apart: tuple[slice, slice], is_export: bool) -> None:
@@ -232,6 +259,36 @@ def test_a_copy_is_of_the_role_that_it_was_loaded_from_last() -> None:
             verified = run.verify("policy")
             assert verified.compared == (opponent,)  # whose export was digested
             assert verified.skipped == {SYNC: "'engine' has loaded the weights of 'opponent' since"}
+
+
+def test_a_copy_that_learns_is_another_one() -> None:
+    """It would be blamed for values that its own role has written."""
+    reason = "'engine' has changed its copy since it was loaded"
+    with running(taught, engine=Student) as run:
+        run.step(ROWS)
+        assert run.verify("policy").skipped == {SYNC: reason}
+        with pytest.warns(HfWarning, match=f"HF772: the copy of 'policy' in 'engine' is not verified: {reason}"):  # noqa: SIM117  # the block warns as it ends
+            with run.verifying():
+                run.step(ROWS)
+    with running(taught_again, engine=Student) as run:
+        run.step(ROWS)
+        assert run.verify("policy").compared == (SYNC,)
+
+
+def test_a_role_that_has_loaded_other_weights_is_ahead_of_its_copies() -> None:
+    pools = [hf.ResourcePool([2], use_gpu=False) for _ in range(3)]
+    roles = (("actor", Trainer), ("relay", Relay), ("engine", Engine))
+    deployment = hf.Deployment(
+        **{name: hf.place(role, pool=pool) for (name, role), pool in zip(roles, pools, strict=True)}
+    )
+    first, second = VerifiedSync("policy", "actor", "relay"), VerifiedSync("policy", "relay", "engine")
+    with relayed.compile(deployment).launch() as run:
+        run.step()
+        assert run.verify("policy").compared == (first, second)
+        run.also(renewed.compile(deployment, {B: 4})).step(ROWS)
+        verified = run.verify("policy")
+        assert verified.compared == (first,)
+        assert "or has loaded weights" in verified.skipped[second]
 
 
 def test_other_names_in_a_state_are_no_mistake() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import hfdsl as hf
-from hfdsl.protocols.layouts import Layout, Replicas
+from hfdsl.errors import SyncError
+from hfdsl.protocols.layouts import Layout, Parameter, Replicas
+from hfdsl.runtime.weights.resharding import whole_weights
 from tests.runtime import whole_export_programs as p
 
 
@@ -39,6 +42,14 @@ def test_whole_weights_without_a_layout_are_those_of_the_engine() -> None:
 def test_in_the_trainers_processes_they_do_not_learn_with_it(layout: Layout | None, stated: bool) -> None:
     found = kept(p.joined, (p.Trainer, layout, stated), shared=True)
     assert [[values[0] for values in ranks[:1]] for ranks in found] == [[0.0], [1.0]]
+
+
+def test_a_parameter_without_elements_is_not_missing() -> None:
+    weights = {"up": torch.ones(4), "none": torch.zeros(0, 4)}
+    parameters = [Parameter("up", (4,), "float32"), Parameter("none", (0, 4), "float32")]
+    assert whole_weights(parameters, 0, weights, "trainer.weights") is weights
+    with pytest.raises(SyncError, match=r"'trainer\.weights' returned no 'up' on rank 0"):
+        whole_weights(parameters, 0, {"none": weights["none"]}, "trainer.weights")
 
 
 def test_ray_gives_each_engine_weights_of_its_own(ray_cluster: Any) -> None:

@@ -64,6 +64,15 @@ class Engine(hf.Worker):
         self.table = state
 
 
+class Relay(Engine):
+    """Sends on what it has loaded."""
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, Any]:
+        return dict(self.table)
+
+
 class Dying(Engine):
     """Dies as it samples, where a file says so."""
 
@@ -86,6 +95,43 @@ class Closed(Engine):
 
     def held_weights(self, state: str) -> Any:
         return None
+
+
+class Student(Engine):
+    """Learns from the weights that it has loaded."""
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, rows: Rows) -> Rows:
+        self.table = {name: value + 1 for name, value in self.table.items()}
+        return rows
+
+
+@hf.dataflow
+def relayed(actor: Trainer, relay: Relay, engine: Engine) -> None:
+    hf.sync(actor, relay)
+    hf.sync(relay, engine)
+
+
+@hf.dataflow
+def renewed(rows: Rows, actor: Trainer, relay: Relay) -> Rows:
+    learned = actor.update(rows)
+    hf.sync(actor, relay)
+    return relay.sample(learned)
+
+
+@hf.dataflow
+def taught(rows: Rows, actor: Trainer, engine: Student) -> Rows:
+    hf.sync(actor, engine)
+    return engine.update(engine.sample(rows))
+
+
+@hf.dataflow
+def taught_again(rows: Rows, actor: Trainer, engine: Student) -> Rows:
+    hf.sync(actor, engine)
+    learned = engine.update(engine.sample(rows))
+    hf.sync(actor, engine)
+    return engine.sample(learned)
 
 
 @hf.dataflow

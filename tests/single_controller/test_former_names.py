@@ -39,9 +39,26 @@ def test_what_a_former_mode_leads_to_is_there() -> None:
 
 
 def test_other_names_are_no_members() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'DP_PROT'"):
-        cast(Any, sc.Dispatch).DP_PROT  # noqa: B018  # the access is what is tested
+    with pytest.raises(
+        ProtocolError, match=r"^HF412: Dispatch has no DP_PORTO; did you mean 'DP_PROTO'\? The protocols"
+    ):
+        cast(Any, sc.Dispatch).DP_PORTO  # noqa: B018  # the access is what is tested
+    assert not hasattr(sc.Dispatch, "DP_PORTO")
+    assert not hasattr(sc.Dispatch, "_repr_html_")
     assert cast(Any, sc.Dispatch).MEGATRON_COMPUTE_PROTO is sc.Dispatch.THREE_D_PROTO
+
+
+def test_a_misspelled_execute_mode_gets_a_suggestion() -> None:
+    with pytest.raises(ProtocolError) as raised:
+        cast(Any, sc.Execute).RANKZERO  # noqa: B018  # the access is what is tested
+    says = "HF410: Execute has no RANKZERO; did you mean 'RANK_ZERO'? The execute modes are ALL, RANK_ZERO"
+    assert str(raised.value) == says
+    assert not hasattr(sc.Execute, "RANK_ONE")
+    assert not hasattr(sc.Execute, "_repr_html_")
+    with pytest.raises(
+        ProtocolError, match=r"^HF410: no execute mode is called 'RANKZERO'; did you mean 'RANK_ZERO'\?"
+    ):
+        sc.Execute("RANKZERO")
 
 
 @pytest.mark.parametrize("name", FORMER_ARGUMENTS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.errors import DefinitionError
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.layouts import Layout, Only, Parameter, Replicas, Slices, Tied
 from hfdsl.rl.batches import Prompts as Questions
 from hfdsl.rl.batches import Rollout
-from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Sampler, SamplerConfig
+from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Sampler, SamplerConfig, TrainingConfig
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.runtime.weights.held_parts import ComputedPart
 from hfdsl.testing import BrokenLayoutError, check_layout, check_layouts
@@ -67,6 +69,14 @@ def test_pad_rows_are_no_part_of_what_a_rank_holds() -> None:
         BrokenLayoutError, match=r"'embedding' is of shape \(4,\), and its boxes \[4:5\] without pad rows are of \(1,\)"
     ):
         check_layout(layout, hf.Mesh(tp=2), whole, [{"embedding": [0, 1, 2, 3]}, {"embedding": [4, -1, -1, -1]}])
+
+
+def test_a_parameter_without_elements_has_its_dims() -> None:
+    """Of which nested lists tell only the first."""
+    weight, layout = torch.zeros(0, 4), Slices(1)
+    check_layout(layout, hf.Mesh(tp=2), {"weight": weight}, [{"weight": weight[:, :2]}, {}])
+    with pytest.raises(BrokenLayoutError, match="is on it, and in no box"):
+        check_layout(layout, hf.Mesh(tp=2), {"weight": weight}, [{}, {"weight": torch.zeros(1, 2)}])
 
 
 def test_a_tied_parameter_may_be_held_under_the_name_of_the_stored_one() -> None:
@@ -313,6 +323,26 @@ def test_right_weights_that_no_role_exports_are_compared_with_nothing() -> None:
     for others in ({"policy": {"head": [1]}}, {"value": {"qkv": [1]}}, {}):
         with pytest.raises(DefinitionError, match="HF922"):
             check_layouts(plan, weights=others)
+    both: dict[str, dict[str, Any]] = {"policy": {"qkv": list(range(8))}, "value": {"qkv": [1]}}
+    with pytest.raises(
+        DefinitionError, match=r"no role of a sync in 'unheld' exports a weight of 'value' that weights= has"
+    ):
+        check_layouts(plan, weights=both)
+
+
+@pytest.mark.parametrize(
+    ("layout", "whole", "held", "problem"),
+    [
+        ("tp", {"w": [1, 2]}, [{}, {}], "HF921: check_layout: layout takes a layout, such as Slices(0), got 'tp'"),
+        (Slices(0), {"w": [1, 2]}, [[1], [2]], "HF921: check_layout: held takes values by name, as in "),
+        (Slices(0), {"w": [1, 2]}, {}, "HF921: check_layout: held takes the tensors of each rank, in a list, got {}"),
+        (Slices(0), [1, 2], [{}, {}], "HF921: check_layout: whole takes values by name, as in "),
+        (Slices(0), {}, [{}, {}], "HF922: check_layout would compare nothing: whole is empty"),
+    ],
+)
+def test_arguments_that_say_nothing(layout: Any, whole: Any, held: Any, problem: str) -> None:
+    with pytest.raises(DefinitionError, match=f"^{re.escape(problem)}"):
+        check_layout(layout, hf.Mesh(tp=2), whole, held)
 
 
 class Kept(hf.Worker):
@@ -381,8 +411,9 @@ def test_what_is_stated_to_be_contiguous_is(keep: Any, fault: str | None) -> Non
         check_layouts(plan)
 
 
-@pytest.mark.parametrize("mesh", [hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)], ids=str)
-def test_ready_roles_hold_what_they_declare(mesh: hf.Mesh) -> None:
+def synced(actor: type[Actor], mesh: hf.Mesh, engines: hf.Mesh, sharding: Literal["none", "fsdp"]) -> CompiledPlan:
+    """An actor and a sampler that begins with other weights."""
+
     @hf.dataflow
     def ready(prompts: Questions, actor: Actor, sampler: Sampler) -> Rollout:
         rollout = sampler.generate(prompts)
@@ -390,13 +421,61 @@ def test_ready_roles_hold_what_they_declare(mesh: hf.Mesh) -> None:
         return rollout
 
     model, generation = ModelConfig(config=SIZES, pad_token=0), GenerationConfig(max_tokens=2)
-    other_model = replace(model, seed=model.seed + 1)  # other weights, until the actor's are loaded
-    engines = hf.ResourcePool([mesh.world_size], name="engines")
-    deployment = hf.Deployment(
-        actor=hf.place(Actor, ActorConfig(model, generation), pool=hf.ResourcePool([2]), mesh=hf.Mesh(tp=2)),
-        sampler=hf.place(Sampler, SamplerConfig(other_model, generation), pool=engines, mesh=mesh),
+    config = ActorConfig(model, generation, training=TrainingConfig(sharding=sharding))
+    others = SamplerConfig(replace(model, seed=model.seed + 1), generation)
+    trainers, samplers = (
+        hf.ResourcePool([side.world_size], use_gpu=False, name=name)
+        for side, name in ((mesh, "trainers"), (engines, "engines"))
     )
-    check_layouts(ready.compile(deployment))
+    deployment = hf.Deployment(
+        actor=hf.place(actor, config, pool=trainers, mesh=mesh),
+        sampler=hf.place(Sampler, others, pool=samplers, mesh=engines),
+    )
+    return ready.compile(deployment)
+
+
+@pytest.mark.parametrize("mesh", [hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2, gen_tp=1)], ids=str)
+def test_ready_roles_hold_what_they_declare(mesh: hf.Mesh) -> None:
+    check_layouts(synced(Actor, hf.Mesh(tp=2), mesh, "none"))
+
+
+EMBEDDINGS = "model.model.embed_tokens.weight"
+
+
+class Reversed(Actor):
+    """Its ranks hold the rows of their shards in another order."""
+
+    def held_weights(self, state: str) -> dict[str, Any]:
+        parts = super().held_weights(state)
+        return {**parts, EMBEDDINGS: getattr(parts[EMBEDDINGS], "tensor", parts[EMBEDDINGS]).flip(0)}
+
+
+@pytest.mark.parametrize("mesh", [hf.Mesh(dp=2), hf.Mesh(dp=2, tp=2)], ids=str)
+def test_sharded_roles_hold_what_they_declare_on_ray(mesh: hf.Mesh, ray_cluster: Any) -> None:
+    check_layouts(synced(Actor, mesh, hf.Mesh(tp=2), "fsdp"), backend="ray")
+
+
+def test_shards_in_another_order_are_found(ray_cluster: Any) -> None:
+    with pytest.raises(BrokenLayoutError, match=rf"'actor', rank 0 .*'{EMBEDDINGS}'\[0, 0\] is .* from \[0, 0\]"):
+        check_layouts(synced(Reversed, hf.Mesh(dp=2), hf.Mesh(), "fsdp"), backend="ray")
+
+
+class Unreadable(Actor):
+    def held_weights(self, state: str) -> dict[str, Any]:
+        raise ValueError("nothing is held")
+
+
+@pytest.mark.parametrize("backend", ["local", "ray"])
+def test_a_role_that_raises_is_named(backend: Literal["local", "ray"], ray_cluster: Any) -> None:
+    with pytest.raises(
+        hf.RoleError, match=r"HF806: 'actor.held_weights \(Unreadable\)' raised on rank 0: .*nothing is held"
+    ):
+        check_layouts(synced(Unreadable, hf.Mesh(tp=2), hf.Mesh(), "none"), backend=backend)
+
+
+def test_roles_with_shards_need_processes() -> None:
+    with pytest.raises(hf.RoleError, match=r"HF812: .* needs a process for every rank, as on the Ray backend"):
+        check_layouts(synced(Actor, hf.Mesh(dp=2), hf.Mesh(), "fsdp"))
 
 
 def test_a_program_without_anything_to_compare() -> None:

@@ -189,3 +189,11 @@ def is_broken(specs: Sequence[QueueSpec], decisions: Sequence[Decision]) -> bool
     except BrokenQueueError:
         return True
     return False
+
+
+def test_entries_that_no_loop_writes_are_found() -> None:
+    links, specs = QueueLinks(), [QueueSpec("scored", lag=1)]
+    with pytest.raises(BrokenQueueError, match="a take is of 'other', and the queues are 'scored'"):
+        check_prompts(links, specs, [Decision("take", "other", 0, (0,))])
+    with pytest.raises(BrokenQueueError, match="a dispatch of 'scored' has 2 groups, 1 prompts"):
+        check_prompts(links, specs, [Decision("dispatch", "scored", 0, (0, 1), (0,))])

@@ -207,7 +207,7 @@ WORKERS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ),
     ((Role, "twice", FOUR), {"given": {"bye": 2}}, "HF202: 'Role.twice' has no parameter 'bye'; did you mean 'by'?"),
     ((Role, "twice"), BY, "HF203: 'Role.twice' is missing its input 'rows' (it takes rows: Rows)"),
-    ((Role, "twice", FOUR, FOUR), BY, "HF202: 'Role.twice' takes 1 batches (rows: Rows), got 2"),
+    ((Role, "twice", FOUR, FOUR), BY, "HF202: 'Role.twice' takes 1 batch (rows: Rows), got 2"),
     (
         (Role, "twice", FOUR),
         {"meshes": DP[0]},
@@ -329,8 +329,14 @@ FAKES: list[tuple[Callable[..., Any], str]] = [
         "HF921: run_suite: no deployment is called 'one'; there are: one pool, ",
     ),
     (lambda: SUITE("local", []), "HF922: run_suite would compare nothing: it has no program"),
-    (lambda: SUITE("local", [3]), "HF921: run_suite: programs takes programs in a list, each a SuiteProgram, got 3"),
-    (lambda: SUITE("local", 3), "HF921: run_suite: programs takes programs in a list, each a SuiteProgram, got 3"),
+    (
+        lambda: SUITE("local", [3]),
+        "HF921: run_suite: programs takes programs in a list, each a SuiteProgram or a StreamProgram, got 3",
+    ),
+    (
+        lambda: SUITE("local", 3),
+        "HF921: run_suite: programs takes programs in a list, each a SuiteProgram or a StreamProgram, got 3",
+    ),
     (lambda: SUITE("locl"), "HF518: no backend 'locl'; there are 'local' and 'ray', and lowerings of your own"),
     (lambda: drawn(batches(dict)), "HF921: batches: record takes a class derived from hf.Batch, got the class dict"),
     (lambda: drawn(batches(Rows, columns={"y": st.none()})), "HF201: batches: 'Rows' has no column 'y'; there are: x"),

@@ -156,6 +156,9 @@ def test_a_run_that_decides_by_time_and_forgets_its_queue_is_found(monkeypatch: 
         check_stream(timed_launcher("drop"), stage_programs.prompts(8, 4), interruptions=["save"])
 
 
+LAUNCHES = "a function that launches a plan, as in lambda: plan.launch(seed=0)"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -163,6 +166,8 @@ def test_a_run_that_decides_by_time_and_forgets_its_queue_is_found(monkeypatch: 
         ({"tries": -1}, "HF921: check_stream: tries= takes a whole number of at least 0, got -1"),
         ({"batches": []}, "HF922: check_stream would compare nothing: there are no batches"),
         ({"batches": 3}, "HF921: check_stream: batches takes batches in a list, got 3"),
+        ({"launch": 3}, f"HF921: check_stream: launch takes {LAUNCHES}, got 3"),
+        ({"launch": lambda: None}, f"HF921: check_stream: launch takes {LAUNCHES}, got one that returns None"),
     ],
 )
 def test_arguments_are_validated(arguments: dict[str, Any], message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import os
 import re
@@ -15,7 +17,8 @@ from typing import Any
 import pytest
 
 import hfdsl
-from hfdsl.tools import commands, output
+import hfdsl as hf
+from hfdsl.tools import commands, output, stepping
 from hfdsl.tools.cli import main
 from tests.test_import_budget import loaded_by
 
@@ -172,6 +175,33 @@ def test_color_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert output.colored(terminal)
     monkeypatch.setenv("NO_COLOR", "1")
     assert not output.colored(terminal)
+
+
+def test_a_launch_on_ray_is_announced_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    class Role(hf.Worker): ...
+
+    pools = hf.ResourcePool([2, 2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
+    two = hf.Deployment(**{f"role{i}": hf.place(Role, pool=pools[i % 2]) for i in range(3)})
+    for stream, backend, format_, text in [
+        (Terminal(), "ray", "human", "starting 5 processes on Ray\n"),
+        (Terminal(), "ray", "json", ""),
+        (Terminal(), "local", "human", ""),
+        (io.StringIO(), "ray", "human", ""),
+    ]:
+        monkeypatch.setattr(sys, "stderr", stream)
+        output.show_start(two, backend, argparse.Namespace(format=format_))
+        assert stream.getvalue() == text
+
+
+def test_run_announces_its_launch(program: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    announced = []
+    monkeypatch.setattr(stepping, "show_start", lambda deployment, backend, arguments: announced.append(backend))
+    assert run_cli(capsys, "run", "shouting.py:experiment", "--steps", "1")[0] == output.OK
+    assert announced == ["local"]
 
 
 def test_check_against_a_cluster(program: str, write: Callable[[str, str], str], capsys: Capture) -> None:

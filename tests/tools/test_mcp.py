@@ -168,7 +168,7 @@ async def served(folder: Path, *words: str) -> AsyncIterator[Client]:
         command=sys.executable,
         args=["-P", "-m", "hfdsl", "mcp", *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""},
     )
     async with Client(stdio_client(parameters)) as client:
         yield client
@@ -177,6 +177,12 @@ async def served(folder: Path, *words: str) -> AsyncIterator[Client]:
 def test_a_client_lists_and_calls_the_tools(write: Write, tmp_path: Path) -> None:
     write("loud.py", LOUD + MISSPELLED)
 
+    def mend() -> None:
+        """Change the file within the second of the last change."""
+        changed = int(Path("loud.py").stat().st_mtime)
+        write("loud.py", LOUD + PROGRAM)
+        os.utime("loud.py", (changed, changed))
+
     async def talk() -> None:
         async with served(tmp_path) as client:
             listed = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -184,7 +190,7 @@ def test_a_client_lists_and_calls_the_tools(write: Write, tmp_path: Path) -> Non
             refuted = await client.call_tool("check", {"target": "loud.py:experiment"})
             assert not refuted.is_error
             assert [finding["code"] for finding in refuted.structured_content["findings"]] == ["HF202"]
-            write("loud.py", LOUD + PROGRAM)  # an edited file is read again
+            mend()  # an edited file is read again
             clean = await client.call_tool("check", {"target": "loud.py:experiment"})
             assert clean.structured_content == {"ok": True, "findings": [], "left_out": []}
             assert text_of(clean) == "total: 0 errors, 0 warnings"

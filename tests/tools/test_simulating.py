@@ -104,8 +104,9 @@ experiment = hf.Experiment(unjudged, hf.Deployment(engine=engine, trainer=traine
 """
 
 
+@pytest.mark.parametrize("late", ["wait", "drop"])
 def test_what_copied_weights_would_gain_is_what_they_gain(
-    write: Callable[[str, str], str], program: str, capsys: Capture
+    write: Callable[[str, str], str], program: str, capsys: Capture, late: str
 ) -> None:
     file = write(
         "seconds.toml", '[seconds]\n"engine.generate" = { median = 4.0, tail = 3.0 }\n"trainer.update" = 3.0\n'
@@ -114,7 +115,7 @@ def test_what_copied_weights_would_gain_is_what_they_gain(
 
     def simulated(copying: bool, *more: str) -> str:
         target = write(f"sending_{copying}.py", SENDING.format(COPYING=copying)) + ":experiment"
-        code, out, _ = run_cli(capsys, "simulate", target, "--seconds", file, *lags, *more)
+        code, out, _ = run_cli(capsys, "simulate", target, "--seconds", file, "--late", late, *lags, *more)
         assert code == output.OK
         return out
 
@@ -134,15 +135,20 @@ def test_lags_are_side_by_side(write: Callable[[str, str], str], queued: str, ca
         capsys, "simulate", queued, "--seconds", file, "--steps", "10", "--lag", "none", "--lag", "1"
     )
     assert code == output.OK
-    assert out.splitlines()[0] == 'queued: 10 steps, batches in order, so none is late; --slots N simulates late="drop"'
-    assert "dropped" not in out
-    assert [line.split() for line in out.splitlines()[2:7]] == [
+    assert out.splitlines()[0] == 'queued: 10 steps, groups as runs take them, late="drop"'
+    assert [line.split() for line in out.splitlines()[2:9]] == [
         ["lag", "none", "1"],
         ["seconds", "per", "step", "5", "3.2"],  # ten generations of 3 s and the last update, in ten steps
         ["times", "as", "fast", "1.00", "1.56"],
         ["staleness", "0", "10%"],
         ["staleness", "1", "90%"],
+        ["dropped", "0%"],
+        ["idle:", "actor", "40%", "0%"],
     ]
+    _, out, _ = run_cli(capsys, "simulate", queued, "--seconds", file, "--steps", "10", "--lag", "1", "--late", "wait")
+    assert out.splitlines()[0] == "queued: 10 steps, batches in order, as runs take them"
+    assert [line.split() for line in out.splitlines()[5:7]] == [["staleness", "0", "10%"], ["staleness", "1", "90%"]]
+    assert "dropped" not in out
 
 
 ON_ONE_DEVICE = (
@@ -184,31 +190,70 @@ def test_a_utilization_is_stated_beside_the_seconds_or_as_an_option(
 
 
 def test_groups_that_are_late_are_dropped(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
-    call = ("simulate", queued, "--seconds", write("seconds.toml", SECONDS), "--slots", "32", "--format", "json")
-    code, out, _ = run_cli(capsys, *call, "--lag", "1", "--lag", "8")
+    """Each of four ranks of the actor makes two groups of a step, in a time of its own."""
+    call = ("simulate", queued, "--seconds", write("seconds.toml", SECONDS), "--format", "json")
+    code, out, _ = run_cli(capsys, *call, "--lag", "none", "--lag", "1", "--lag", "8")
     assert code == output.OK
-    short, long = json.loads(out)
-    assert [short["late"], long["late"]] == ["drop", "drop"]
-    assert short["dropped"] > long["dropped"]
-    assert short["seconds"] > long["seconds"]
-    _, out, _ = run_cli(capsys, *call, "--lag", "1", "--late", "wait")
-    assert json.loads(out)[0]["dropped"] == 0
+    none, short, long = json.loads(out)
+    assert [row["late"] for row in (none, short, long)] == [[], ["drop"], ["drop"]]
+    assert (none["dropped"], none["staleness"]) == ({}, {})
+    assert 0 < short["dropped"]["queue"] < 1
+    assert 0 < long["dropped"]["queue"] < 1
+    [waiting] = json.loads(run_cli(capsys, *call, "--lag", "1", "--late", "wait")[1])
+    assert (waiting["late"], waiting["dropped"]) == (["wait"], {})
+
+
+def test_a_discipline_of_the_command_line_applies_to_a_queue_that_waits(
+    write: Callable[[str, str], str], queued: str, capsys: Capture
+) -> None:
+    call = ("simulate", queued, "--seconds", write("seconds.toml", SECONDS), "--lag", "1", "--format", "json")
+    [declared] = json.loads(run_cli(capsys, *call)[1])
+    write("queued.py", QUEUED.replace("drop", "wait"))
+    [overridden] = json.loads(run_cli(capsys, *call, "--late", "drop")[1])
+    assert overridden == declared
 
 
 def test_a_filter_that_keeps_half_doubles_the_groups(
     write: Callable[[str, str], str], queued: str, capsys: Capture
 ) -> None:
-    file = write("seconds.toml", '[seconds]\n"actor.answer" = 3.0\n"judge.score" = 0.1\n')
-    call = ("simulate", queued, "--seconds", file, "--slots", "8", "--late", "refill", "--lag", "2", "--format", "json")
+    write("queued.py", _with_queue('hf.queue(hf.filter(answers, judge.keep(answers).keep), lag=2, late="refill")'))
+    file = write("seconds.toml", '[seconds]\n"actor.answer" = 3.0\n"judge.keep" = 0.0\n"judge.score" = 0.1\n')
+    call = ("simulate", queued, "--seconds", file, "--lag", "2", "--format", "json")
     [every] = json.loads(run_cli(capsys, *call)[1])
     [half] = json.loads(run_cli(capsys, *call, "--keep", "0.5")[1])
-    assert every["lost"] == 0
-    assert 0.4 < half["lost"] < 0.6
+    assert every["lost"] == {"queue": 0}
+    assert 0.4 < half["lost"]["queue"] < 0.6
     assert 1.7 < half["seconds"] / every["seconds"] < 2.3
     code, out, _ = run_cli(capsys, *call[:-2], "--keep", "0.5")
     assert (code, "lost to filters" in out) == (output.OK, True)
     with pytest.raises(SystemExit):
         main([*call, "--keep", "1.5"])
+
+
+@pytest.mark.parametrize(("late", "plans"), [("drop", {"queued.0", "queued.1"}), ("wait", {"queued"})])
+def test_simulated_steps_are_traced(
+    write: Callable[[str, str], str], queued: str, capsys: Capture, late: str, plans: set[str]
+) -> None:
+    call = ("simulate", queued, "--seconds", write("seconds.toml", CONSTANT), "--steps", "4", "--late", late)
+    code, _, err = run_cli(capsys, *call, "--lag", "1", "--trace", "steps.json")
+    assert (code, err) == (output.OK, "")
+    steps = read_trace(Path("steps.json").read_text())
+    assert {step.plan for step in steps} == plans
+    calls = {(call.name, call.start, call.stop) for step in steps if step.number == 1 for call in step.calls}
+    assert calls == {("actor.answer", 3.0, 6.0), ("judge.score", 6.0, 8.0)}
+    assert ("groups in 'queue'" in Path("steps.json").read_text()) == (late == "drop")
+    code, out, err = run_cli(capsys, *call, "--trace", "steps.json")
+    assert (code, out, err) == (
+        output.USAGE,
+        "",
+        "hfdsl simulate: --trace has the steps of one lag: name one with --lag\n",
+    )
+    code, out, err = run_cli(capsys, *call, "--lag", "1", "--trace", "missing/steps.json")
+    assert (code, out, err) == (
+        output.USAGE,
+        "",
+        "hfdsl simulate: cannot write 'missing/steps.json': No such file or directory\n",
+    )
 
 
 @pytest.mark.parametrize("traced", ["shouting.py:experiment", "queued.py:experiment"])
@@ -248,9 +293,12 @@ def test_a_trace_of_a_run_gives_the_seconds(traced: str, queued: str, capsys: Ca
         ("queued.py:experiment", "seconds = [1]\n", (), "'x.toml' is not a trace of hfdsl, nor a TOML file with a tab"),
         ("queued.py:experiment", CONSTANT, ("--lag", "two"), "--lag takes numbers and 'none', got 'two'"),
         ("queued.py:experiment", CONSTANT, ("--lag", "-1"), "--lag takes numbers of at least 0"),
-        ("queued.py:experiment", CONSTANT, ("--late", "drop"), "--late goes with --slots"),
-        ("queued.py:experiment", CONSTANT, ("--slots", "2", "--lag", "none"), "--slots simulates queues"),
-        ("queued.py:experiment", CONSTANT, ("--keep", "0.5"), "--keep goes with --slots"),
+        (
+            "queued.py:experiment",
+            CONSTANT,
+            ("--keep", "0.5"),
+            "--keep is the share of groups that filters keep, and no queue of 'queued' is behind one",
+        ),
         (
             "queued.py:experiment",
             CONSTANT,
@@ -264,12 +312,6 @@ def test_a_trace_of_a_run_gives_the_seconds(traced: str, queued: str, capsys: Ca
             "--engine-utilization takes CALL=SHARE, with a share from 0 to 1, got 'judge.score'",
         ),
         ("queued.py:experiment", CONSTANT, ("--utilization", "judge.scor=1"), "'queued' has no call 'judge.scor'; did"),
-        (
-            "queued.py:experiment",
-            CONSTANT,
-            ("--slots", "2", "--utilization", "judge.score=0.5"),
-            "--slots simulates groups that share no device",
-        ),
         (
             "queued.py:experiment",
             '[seconds]\n"judge.score" = { median = 1, utilization = 2 }\n',
@@ -295,49 +337,64 @@ def test_what_cannot_be_simulated(
 
 
 @pytest.mark.parametrize(
-    "queue",
+    ("queue", "lags"),
     [
-        'hf.queue(answers, rows=16, lag=2, late="wait")',
-        'hf.queue(answers, rows=4, lag=2, late="refill")',
-        'hf.queue(hf.filter(answers, judge.keep(answers).keep), lag=2, late="drop")',
+        ('hf.queue(answers, rows=16, lag=2, late="wait")', "0 1 2 4 8"),
+        ('hf.queue(answers, rows=4, lag=2, late="refill")', "1 2 4 8"),  # a step of 8 needs as many places
+        ('hf.queue(hf.filter(answers, judge.keep(answers).keep), lag=2, late="drop")', "1 2 4 8"),
     ],
 )
-def test_batches_of_several_steps_are_no_rounds(
-    write: Callable[[str, str], str], queued: str, capsys: Capture, queue: str
+def test_batches_of_several_steps_are_those_of_a_run(
+    write: Callable[[str, str], str], queued: str, capsys: Capture, queue: str, lags: str
 ) -> None:
-    changed = QUEUED.replace('hf.queue(actor.answer(questions), lag=2, late="drop")', "batch")
-    changed = changed.replace("    return", f"    answers = actor.answer(questions)\n    batch = {queue}\n    return")
-    write("queued.py", changed.replace("judge: Judge", "judge: Keeping").replace("@hf.dataflow", KEEPING))
+    write("queued.py", _with_queue(queue))
     write("x.toml", CONSTANT + '"judge.keep" = 0.0\n' * ("keep" in queue))
     code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml")
+    assert (code, err) == (output.OK, "")
+    assert out.splitlines()[2].split() == ["lag", *lags.split()]
+    code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml", "--lag", "none")
     assert (code, out) == (output.USAGE, "")
-    assert err.startswith("hfdsl simulate: a batch of a queue of 'queued' is not what a step puts in: --slots N sim")
-    code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml", "--slots", "8", "--lag", "2")
+    assert err == (
+        "hfdsl simulate: without its queues 'queued' is another program, since a batch is not what a step puts in: "
+        "'--lag none' does not go with it\n"
+    )
+
+
+def _with_queue(queue: str) -> str:
+    """The program with another queue, and a judge that can filter."""
+    changed = QUEUED.replace('hf.queue(actor.answer(questions), lag=2, late="drop")', "batch")
+    changed = changed.replace("    return", f"    answers = actor.answer(questions)\n    batch = {queue}\n    return")
+    return changed.replace("judge: Judge", "judge: Keeping").replace("@hf.dataflow", KEEPING)
+
+
+def test_a_step_of_unknown_size_has_groups_of_unknown_number(
+    write: Callable[[str, str], str], queued: str, capsys: Capture
+) -> None:
+    write("queued.py", QUEUED.replace("dims={B: 8, P: 4}", "dims={P: 4}"))
+    write("x.toml", CONSTANT)
+    code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml", "--lag", "2")
+    assert (code, out) == (output.USAGE, "")
+    assert err.startswith("hfdsl simulate: the groups of a batch depend on dims whose sizes are unknown: give")
+    code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml", "--lag", "2", "--set", "B=8")
     assert (code, err) == (output.OK, "")
 
 
 TWO = "hf.queue(judge.polish(hf.queue(actor.answer(questions), lag=1, late='drop')), lag=1, late='drop')"
 
 
-def test_groups_of_several_queues_are_not_simulated_as_those_of_one(
-    write: Callable[[str, str], str], queued: str, capsys: Capture
-) -> None:
+def test_each_of_several_queues_has_a_share(write: Callable[[str, str], str], queued: str, capsys: Capture) -> None:
     polishing = KEEPING.replace(
         "def keep(self, answers: Questions) -> Kept", "def polish(self, x: Questions) -> Questions"
     )
     changed = QUEUED.replace('hf.queue(actor.answer(questions), lag=2, late="drop")', TWO)
     write("queued.py", changed.replace("judge: Judge", "judge: Keeping").replace("@hf.dataflow", polishing))
     write("x.toml", CONSTANT + '"judge.polish" = 1.0\n')
-    call = "simulate", queued, "--seconds", "x.toml", "--lag", "1", "--steps", "20"
-    code, out, err = run_cli(capsys, *call, "--slots", "8")
-    assert (code, out) == (output.USAGE, "")
-    assert err.startswith(
-        "hfdsl simulate: --slots simulates the groups of one queue, and 'queued' has 2: running.stream("
-    )
-    code, out, err = run_cli(capsys, *call)
+    code, out, err = run_cli(capsys, "simulate", queued, "--seconds", "x.toml", "--lag", "1", "--steps", "20")
     assert (code, err) == (output.OK, "")
-    assert out.splitlines()[0] == "queued: 20 steps, batches in order, so none is late"
-    assert ["staleness", "2", "90%"] in [line.split() for line in out.splitlines()]
+    assert out.splitlines()[0] == 'queued: 20 steps, groups as runs take them, late="drop"'
+    lines = [line.split() for line in out.splitlines()]
+    assert ["dropped:", "queue1", "0%"] in lines
+    assert ["dropped:", "queue2", "0%"] in lines
 
 
 EXAMPLE = """\
@@ -401,3 +458,60 @@ def test_a_name_of_no_call_is_refused(write: Callable[[str, str], str], queued: 
     code, _, err = run_cli(capsys, "simulate", queued, "--seconds", file)
     assert code == output.USAGE
     assert "'queued' has no call 'judge.scor'; did you mean 'judge.score'?" in err
+
+
+# -- hfdsl check --seconds
+
+
+FAST = '[seconds]\n"actor.answer" = 9.0\n"judge.score" = 2.0\n'
+
+
+def test_a_check_names_a_lag_that_makes_no_step_faster(
+    write: Callable[[str, str], str], queued: str, capsys: Capture
+) -> None:
+    file = write("seconds.toml", FAST)
+    code, out, _ = run_cli(capsys, "check", queued, "--seconds", file)
+    assert code == output.OK
+    assert "warning[HF759]: with lag=2 rows may be 2 updates old, and steps are as fast with lag=0" in out
+    assert "2 roles, 9.01 s per step, longest actor.answer 9 s, " in out
+    assert run_cli(capsys, "check", queued, "--seconds", file, "--strict")[0] == output.FINDINGS
+    assert "HF759" not in run_cli(capsys, "check", queued)[1]
+    code, out, _ = run_cli(capsys, "check", queued, "--seconds", file, "--fix")
+    assert (code, "no findings" in out) == (output.OK, True)
+    assert "lag=0" in Path("queued.py").read_text()
+
+
+def test_a_check_of_several_programs_times_those_with_queues(
+    write: Callable[[str, str], str], queued: str, program: str, capsys: Capture
+) -> None:
+    file = write("seconds.toml", FAST)
+    code, out, err = run_cli(capsys, "check", "--discover", ".", "--seconds", file)
+    assert (code, err, out.count("per step"), out.count("HF759")) == (output.OK, "", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "seconds", "message"),
+    [
+        ("shouting.py:experiment", FAST, "--seconds times programs with queues, and '{target}' has none with a lag"),
+        ("queued.py:queued", FAST, "--seconds times an hf.Experiment, and '{target}' is a dataflow without a"),
+        ("queued.py:experiment", FAST.replace('"judge.score"', '"judge.scor"'), "did you mean 'judge.score'?"),
+        ("queued.py:experiment", '[seconds]\n"judge.score" = 2.0\n', "has no time for 'actor.answer'"),
+        ("queued.py:experiment", None, "cannot read 'seconds.toml': No such file"),
+    ],
+)
+def test_a_check_that_can_time_nothing_says_why(
+    write: Callable[[str, str], str], queued: str, capsys: Capture, target: str, seconds: str | None, message: str
+) -> None:
+    if seconds is not None:
+        write("seconds.toml", seconds)
+    code, out, err = run_cli(capsys, "check", target, "--seconds", "seconds.toml")
+    assert (code, out) == (output.USAGE, "")
+    assert message.format(target=target) in err
+
+
+def test_a_check_times_no_groups_of_unknown_number(
+    write: Callable[[str, str], str], program: str, capsys: Capture
+) -> None:
+    write("open.py", QUEUED.replace(", dims={B: 8, P: 4}", ""))
+    code, _, err = run_cli(capsys, "check", "open.py:experiment", "--seconds", write("seconds.toml", FAST))
+    assert (code, "dims whose sizes are unknown: give them with --set" in err) == (output.USAGE, True)

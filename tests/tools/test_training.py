@@ -10,7 +10,7 @@ import pytest
 
 from hfdsl.plan.timeline import read_trace
 from hfdsl.rl.training.toml.tables import read_toml, to_toml
-from hfdsl.tools import output, stepping
+from hfdsl.tools import output, stepping, training
 from hfdsl.tools.cli import main
 from tests.rl.training.toy import table
 from tests.test_import_budget import loaded_by
@@ -41,6 +41,13 @@ def test_train_prints_the_configuration_and_a_line_a_step(config: str, capsys: C
     steps = [text for text in out.splitlines() if text.startswith("step ")]
     assert [text.split()[1] for text in steps] == ["0", "1", "2"]
     assert all("score" in text for text in steps)
+
+
+def test_train_announces_its_launch(config: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    announced = []
+    monkeypatch.setattr(training, "show_start", lambda deployment, backend, arguments: announced.append(backend))
+    assert run_cli(capsys, "train", config)[0] == output.OK
+    assert announced == ["local"]
 
 
 def test_train_writes_the_timelines_of_its_steps(config: str, capsys: Capture) -> None:
@@ -113,6 +120,14 @@ def test_a_resume_of_another_configuration_is_refused(config: str, capsys: Captu
         (("run.toml", "--set", "polcy.size=3"), "there is no field 'polcy'; did you mean 'policy'?"),
         (("run.toml", "--set", "policy.size=big"), "'policy.size' takes int, got 'big'"),
         (("run.toml", "--set", "algorithm=flows.py:flow"), "there is no file 'flows.py'"),
+        (("run.toml", "--set", "other.size=3"), "--set other.size=3: there is no field 'other'; there are: "),
+        (
+            ("run.toml", "--set", "max_steps=3"),
+            "--set max_steps=3: there is no field 'max_steps'; did you mean 'steps'?",
+        ),
+        (("run.toml", "--set", "train_batch_size=3"), "did you mean 'dims.B'?"),
+        (("run.toml", "--set", "steps"), "--set steps: a change is FIELD=VALUE, such as seed=1, got 'steps'"),
+        (("run.toml", "--set", "algorithm=grpo"), "; did you mean 'hfdsl.rl.dataflows.grpo:grpo'?"),
         (("run.toml", "--set", "algorithm=flows"), "'flows' is read as 'file.py:name' or 'package.module:name'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Abstract interpretation along the flow of a body: through branches, loops, and functions of the user's.
+"""Abstract interpretation along the flow of a body: through branches, loops, tables, and users' functions.
 
 ``Interpretation`` keeps to what runs in every call. A mistake in a formula is one in any branch, so that a flow follows
 all of them, with what names are where branches meet again::
@@ -10,22 +10,29 @@ all of them, with what names are where branches meet again::
         loss = gains.mean()
     for _ in range(2):                      followed twice: the second pass has the names of the first
         loss = loss + self.penalty()
-    loss.backward()                         of either loss
+    loss.backward()                         of either loss, which the rule joins
+
+``scopes.py`` says which function a call runs, and ``tables.py`` what dictionaries are.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from types import FunctionType
 from typing import Any, Self, TypeVar
 
+from hfdsl.check.bodies import tables
+from hfdsl.check.bodies.calls import defaults, enables_gradient, filled, is_without_gradient
 from hfdsl.check.bodies.interpretation import Interpretation, RowGroups, ports_of
-from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.names import local_names
+from hfdsl.check.bodies.objects import CalledFunction, KeptValue, KnownObject
 from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.bodies.row_tensors import functions
-from hfdsl.check.bodies.syntax import assigned_names, callee, definition_of, is_partial
+from hfdsl.check.bodies.scopes import without
+from hfdsl.check.bodies.syntax import assigned_names, callee, definition_of
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
 
@@ -36,12 +43,6 @@ DEPTH = 4
 
 MOST_CALLS = 200
 """How many calls of functions are followed in a body at most."""
-
-NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
-"""Names of torch for computing without gradients, as a block or as a decorator."""
-
-GRADIENT = frozenset({"enable_grad", "set_grad_enabled"})
-"""Names of torch for computing with gradients within such a block."""
 
 IN_PLACE = functions(
     "add_ clamp_ clamp_max_ clamp_min_ clip_ div_ exp_ fill_ index_fill_ log_ logical_and_ masked_fill_ mul_ neg_ pow_ "
@@ -54,7 +55,7 @@ ENDS = (ast.Break, ast.Continue, ast.Raise, ast.Return)
 
 
 class FlowInterpretation(Interpretation[V]):
-    """The interpretation of a body in all of its statements; ``methods`` are those of its role."""
+    """The interpretation of all statements of a body, and of what it calls; ``methods`` are those of its role."""
 
     def __init__(
         self,
@@ -67,9 +68,8 @@ class FlowInterpretation(Interpretation[V]):
     ) -> None:
         super().__init__(body, definition, group, ports)
         self.uncertain = frozenset()
-        self.methods, self.depth = methods or {}, depth
+        self.scope.methods, self.scope.depth = methods or {}, depth
         self.records = {name: kind for name, kind in ports.items() if isinstance(kind, RecordType)}
-        self.partials = dict[str, ast.Call]()  # by name the calls of functools.partial that it is assigned
         self.returned, self.followed = list[V | None](), list[str]()
         self.views = dict[str, str]()  # by name of a part or an element of a tensor the name of that
         self.written = set[str]()  # names of tensors of which something has been changed in place
@@ -79,14 +79,25 @@ class FlowInterpretation(Interpretation[V]):
         """Begin what a subclass keeps besides."""
 
     @classmethod
-    def of_method(cls, signature: Signature, function: ReadFunction, methods: Mapping[str, ReadFunction]) -> Self:
-        """The interpretation of the method of a role that a dataflow calls."""
-        return cls(function.body, function.definition, RowGroups.of(signature), ports_of(signature), methods)
+    def of_method(
+        cls,
+        signature: Signature,
+        function: ReadFunction,
+        methods: Mapping[str, ReadFunction],
+        role: type | None = None,
+        given: tuple[tuple[str, KeptValue], ...] = (),
+    ) -> Self:
+        """The interpretation of the method of a role that a dataflow calls; with the role, also in its objects."""
+        body = cls(function.body, function.definition, RowGroups.of(signature), ports_of(signature), methods)
+        body.scope.role = role
+        if role is not None:
+            body.enter(KnownObject(role, "self", role, given=given), "self")
+        return body
 
     # -- the values of a rule
 
     def joined(self, left: V | None, right: V | None) -> V | None:
-        """The value of a name that is one of two."""
+        """The join of two values: that of a name that is one of them."""
         return left if left == right else None
 
     def detached(self, value: V | None) -> V | None:
@@ -105,20 +116,17 @@ class FlowInterpretation(Interpretation[V]):
         """An element that a loop takes from a value."""
         return value
 
-    def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
-        """The interpretation of a function that the body calls."""
-        inner = type(self)(body, definition, self.group, ports, self.methods, self.depth + 1)
-        inner.followed = self.followed
-        return inner
+    def set_part(self, value: V | None, part: V | None) -> V | None:
+        """A tensor after a part of it has been set."""
+        return None
 
-    def give(self, inner: FlowInterpretation[V], arguments: Mapping[str, ast.expr]) -> None:
-        """Give the interpretation of a function its arguments, as this body writes them."""
-        inner.names |= {name: self.value(value) for name, value in arguments.items()}
+    def table(self, entries: Mapping[str, V | None]) -> V | None:
+        """The value of a table."""
+        return None
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all calls of functions could be followed."""
-        return len(self.followed) < MOST_CALLS
+    def entries(self, value: V | None) -> Mapping[str, V | None] | None:
+        """The entries of a table by key; None of another value."""
+        return None
 
     # -- statements
 
@@ -129,33 +137,37 @@ class FlowInterpretation(Interpretation[V]):
 
     def result(self) -> V | None:
         """The value that the body returns."""
-        value, *others = self.returned or [None]
-        for other in others:
-            value = self.joined(value, other)
-        return value
+        return reduce(self.joined, self.returned) if self.returned else None
 
     def run_block(self, block: Sequence[ast.stmt]) -> bool:
         """Run statements in order; return whether the block is left before its end."""
         for statement in block:
-            self.run(statement)
+            if not self.runs_on_table(statement):
+                self.run(statement)
             if isinstance(statement, ENDS):
                 return True
             if isinstance(statement, ast.If) and self.branch(statement):
                 return True
         return False
 
+    def runs_on_table(self, statement: ast.stmt) -> bool:
+        """Run a statement if it changes a table; return whether it does."""
+        return tables.runs_on_table(self, statement)
+
     def branch(self, statement: ast.If) -> bool:
         """Run both branches; return whether both leave the block."""
         self.value(statement.test)
-        before = dict(self.names)
+        before, bound_before = dict(self.names), self.scope.bindings.copied()
         leaves = self.run_block(statement.body)
         after, self.names = self.names, before
+        bound_after, self.scope.bindings = self.scope.bindings, bound_before
         leaves_otherwise = self.run_block(statement.orelse)
         if leaves_otherwise:
-            self.names = after
+            self.names, self.scope.bindings = after, bound_after
         elif not leaves:
             names = after.keys() | self.names.keys()
             self.names = {name: self.joined(after.get(name), self.names.get(name)) for name in names}
+            self.scope.bindings.intersect(bound_after)
         return leaves and leaves_otherwise
 
     def run(self, statement: ast.stmt) -> None:
@@ -177,8 +189,12 @@ class FlowInterpretation(Interpretation[V]):
                 super().run(statement)
             case ast.For() | ast.While() | ast.With() | ast.Try():
                 self.run_compound(statement)
+            case ast.FunctionDef(name):
+                self.set(ast.Name(name, ast.Store()), None)
+                self.scope.define(name, statement)
             case _ if not isinstance(statement, ast.If):
-                self.names |= dict.fromkeys(assigned_names(statement))
+                for name in assigned_names(statement):
+                    self.set(ast.Name(name, ast.Store()), None)
 
     def write_part(self, name: str, part: V | None) -> None:
         """Write a part of a tensor, and so of one that it is a part of."""
@@ -212,8 +228,9 @@ class FlowInterpretation(Interpretation[V]):
                     self.run_block(block)
                 self.run_block(orelse)
             case ast.With(items, block):
-                has_no_gradient = any(_is_without_gradient(item.context_expr) for item in items)
-                is_detached = has_no_gradient and not _enables_gradient(block)
+                contexts = [item.context_expr for item in items]
+                has_no_gradient = any(isinstance(c, ast.Call) and is_without_gradient(c) for c in contexts)
+                is_detached = has_no_gradient and not enables_gradient(block)
                 with self.without_gradient() if is_detached else nullcontext():
                     self.run_block(block)
                 if is_detached:
@@ -222,10 +239,6 @@ class FlowInterpretation(Interpretation[V]):
             case ast.Try(block, _, orelse, final):
                 self.run_block([*block, *orelse, *final])
 
-    def set_part(self, value: V | None, part: V | None) -> V | None:
-        """A tensor after a part of it has been set."""
-        return None
-
     def assign(self, target: ast.expr, node: ast.expr) -> None:
         """Assign an expression; a record under another name, or some of its rows, is that record."""
         match target, node:
@@ -233,18 +246,17 @@ class FlowInterpretation(Interpretation[V]):
                 self.records[name] = self.records[source]
         super().assign(target, node)
         match target, node:
-            case ast.Name(name), ast.Call(args=[_, *_]) if is_partial(self.body, self.definition, node):
-                self.partials[name] = node
             case ast.Name(name), ast.Name(source) | ast.Subscript(ast.Name(source)) if name != source:
                 self.views[name] = source
+        if isinstance(target, ast.Name):
+            self.scope.bind(target.id, node)
 
     def set(self, target: ast.expr, value: V | None) -> None:
-        """Set the value of a name; what ``functools.partial`` made of its old value is unknown from here on."""
+        """Set the value of a name, which stands for nothing else from here on."""
         super().set(target, value)
         changed = assigned_names(ast.Expr(target))
         self.views = {name: source for name, source in self.views.items() if not changed & {name, source}}
-        for name in [name for name, partial in self.partials.items() if changed & {name, *_names(partial)}]:
-            del self.partials[name]
+        self.scope.unbind(changed)
 
     def take_from(self, target: ast.expr, iterated: ast.expr) -> None:
         """Set the names of a loop to what it takes from a tensor, or from several at once."""
@@ -275,97 +287,115 @@ class FlowInterpretation(Interpretation[V]):
                 self.take_from(loop.target, loop.iter)
                 return self.value(element)
             case ast.List(parts) if parts:
-                first, *others = map(self.value, parts)
-                for other in others:
-                    first = self.joined(first, other)
-                return first
+                return reduce(self.joined, [self.value(part) for part in parts])
+            case ast.Dict() | ast.DictComp():
+                return tables.written_table(self, node)
+            case ast.Subscript(owner, ast.Constant(str(key))):
+                entries = self.entries(self.value(owner))
+                return None if entries is None else entries.get(key)
+            case ast.BinOp(left, ast.BitOr(), right) if (table := tables.merged_table(self, left, right)) is not None:
+                return table
         return super().value(node)
 
-    def column(self, node: ast.expr) -> V | None:
-        """The tensor of a column of an argument, or of a record that the body cut from one."""
-        match node:
-            case ast.Attribute(ast.Name(name), _) if name in self.records and name not in self.ports:
-                inner = self.inner(self.body, self.definition, {name: self.records[name]})
-                inner.assigned = frozenset()
-                return inner.column(node)
-        return super().column(node)
+    def record(self, name: str) -> RecordType | None:
+        """The type of the record that a name stands for: also of one that the body cut from an argument."""
+        return self.records[name] if name in self.records and name not in self.ports else super().record(name)
+
+    # -- calls
 
     def call(self, call: ast.Call) -> V | None:
-        """The result of a call: also of a method of the role."""
-        match call.func:
-            case ast.Name(name) if name in self.partials:
-                return self.call(_filled(self.partials[name], call))
-            case ast.Attribute(ast.Name("self"), name) if name in self.methods and "self" in self.parameters:
-                method = self.methods[name]
-                return self.evaluated(method.body, method.definition, call, is_method=True)
-        return super().call(call)
+        """The result of a call: also of a method of the role, or of an object whose class is known."""
+        if (of_table := tables.result_of_call(self, call)) is not None:
+            return of_table.value
+        partials, closures = self.scope.bindings.partials, self.scope.bindings.closures
+        match call.func, call.args:
+            case ast.Name(name), _ if name in partials:
+                return self.call(filled(partials[name], call))
+            case ast.Attribute(_, "step"), [ast.Name(name)] if name in closures:
+                self.call(ast.copy_location(ast.Call(call.args[0], [], []), call))
+        called = self.scope.run_by(call.func)
+        results = [self.evaluated(function, call) for function in called]
+        result = reduce(self.joined, results) if results else None
+        if not called and callee(self.body, self.definition, call) is None:
+            tables.forget_taken(self, call)
+        is_own = any(function.owner is self.scope.owner for function in called)
+        return result if result is not None or is_own else super().call(call)
 
     def of_call(
         self, call: ast.Call, function: FunctionType, positional: Sequence[V | None], named: Mapping[str, V | None]
     ) -> V | None:
-        """The result of a function of the user's."""
+        """The result of a user's function."""
         definition = definition_of(function)
-        return None if definition is None else self.evaluated(function, definition, call, is_method=False)
+        if definition is None:
+            tables.forget_taken(self, call)
+            return None
+        return self.evaluated(CalledFunction(function, definition), call)
 
     def function_result(self, call: ast.Call) -> V | None:
         """The result of a function that is none of torch, of which a method of an object may be one."""
-        return None if callee(self.body, self.definition, call) is None else super().function_result(call)
+        function = callee(self.body, self.definition, call)
+        is_local = isinstance(call.func, ast.Name) and self.scope.sets(call.func.id)
+        return None if function is None or is_local else super().function_result(call)
 
-    def evaluated(
-        self, function: Callable[..., Any], definition: Function, call: ast.Call, *, is_method: bool
-    ) -> V | None:
+    def evaluated(self, called: CalledFunction, call: ast.Call) -> V | None:
         """The value that a function returns for the arguments of a call."""
-        if self.depth == DEPTH or not self.is_whole or any(isinstance(arg, ast.Starred) for arg in call.args):
+        if self.scope.depth == DEPTH or not self.is_whole or any(isinstance(arg, ast.Starred) for arg in call.args):
+            tables.forget_taken(self, call)
             return None
-        self.followed.append(definition.name)
-        parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)][is_method:]
-        arguments = dict(zip(parameters, call.args, strict=False))
-        arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+        self.followed.append(called.definition.name)
+        parameters, arguments = called.parameters, called.arguments(call)
         ports: dict[str, PortType] = {
             name: self.records[value.id]
             for name, value in arguments.items()
             if isinstance(value, ast.Name) and value.id in self.records
         }
-        decorators = [node.func if isinstance(node, ast.Call) else node for node in definition.decorator_list]
-        is_detached = any(last_name(node) in NO_GRADIENT for node in decorators) and not _enables_gradient([definition])
+        is_detached = called.is_without_gradient
         with self.without_gradient() if is_detached else nullcontext():
-            inner = self.inner(function, definition, ports)
-            inner.give(inner, dict(_defaults(definition)))
+            inner = self.inner(called.body, called.definition, ports)
+            if called.is_closure:
+                self.enclose(inner)
+            elif called.owner is not None and parameters:
+                inner.enter(called.owner, parameters[0])
+            inner.give(inner, dict(defaults(called.definition)))
             self.give(inner, arguments)
+            inner.names |= {name: value for name, value in tables.unpacked(self, call).items() if name in parameters}
             result = inner.completed().result()
+        if called.is_closure:
+            self.take_changes(inner)
         for name, argument in arguments.items():
             if name in inner.written and isinstance(argument, ast.Name):
                 self.names[argument.id] = self.joined(self.names.get(argument.id), inner.names.get(name))
         return self.detached(result) if is_detached else result
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all calls of functions could be followed."""
+        return len(self.followed) < MOST_CALLS
 
-def _names(code: ast.AST) -> set[str]:
-    """The names in an expression."""
-    return {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
+    def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
+        """The interpretation of a function that the body calls."""
+        inner = type(self)(body, definition, self.group, ports, self.scope.methods, self.scope.depth + 1)
+        inner.followed, inner.scope.role = self.followed, self.scope.role
+        return inner
 
+    def enter(self, owner: KnownObject, name: str) -> None:
+        """Begin a method of an object, which has a name there."""
+        self.scope.enter(owner, name)
 
-def _filled(partial: ast.Call, call: ast.Call) -> ast.Call:
-    """The call of a function that ``functools.partial`` has given some arguments, with all of them."""
-    function, *arguments = partial.args
-    given = {keyword.arg for keyword in call.keywords}
-    kept = [keyword for keyword in partial.keywords if keyword.arg not in given]
-    return ast.copy_location(ast.Call(function, [*arguments, *call.args], [*kept, *call.keywords]), call)
+    def give(self, inner: FlowInterpretation[V], arguments: Mapping[str, ast.expr]) -> None:
+        """Give the interpretation of a function its arguments, as this body writes them."""
+        inner.names |= {name: self.value(value) for name, value in arguments.items()}
+        self.scope.give(inner.scope, arguments)
 
+    def enclose(self, inner: FlowInterpretation[V]) -> None:
+        """Give the interpretation of a function that the body defines the names of the body, as they are now."""
+        self.scope.enclose(inner.scope)
+        own = local_names(inner.definition)
+        inner.names |= without(self.names, own)
+        inner.records |= without(self.records, own)
+        inner.ports = {**inner.ports, **without(self.ports, own)}
 
-def _is_without_gradient(expression: ast.expr) -> bool:
-    return isinstance(expression, ast.Call) and last_name(expression.func) in NO_GRADIENT
-
-
-def _enables_gradient(block: Sequence[ast.stmt]) -> bool:
-    """Whether something in a block may compute with gradients although the block does not."""
-    return any(last_name(node) in GRADIENT for statement in block for node in ast.walk(statement))
-
-
-def _defaults(definition: Function) -> Iterator[tuple[str, ast.expr]]:
-    """The parameters of a function that have a default, each with it."""
-    positional = (*definition.args.posonlyargs, *definition.args.args)
-    with_default = positional[len(positional) - len(definition.args.defaults) :]
-    yield from zip((argument.arg for argument in with_default), definition.args.defaults, strict=True)
-    for argument, default in zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True):
-        if default is not None:
-            yield argument.arg, default
+    def take_changes(self, inner: FlowInterpretation[V]) -> None:
+        """Take what a function of the body did to what names of the body stand for, such as a list of losses."""
+        names = self.names.keys() & inner.names.keys() - local_names(inner.definition)
+        self.names |= {name: inner.names[name] for name in names if self.names[name] != inner.names[name]}

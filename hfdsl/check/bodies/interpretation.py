@@ -9,7 +9,8 @@ statement by statement::
     return Gains(gain=(groups / spread).view(-1)) of_operation(div of groups and spread), of_operation(view of that)
 
 ``torch.std(x, 1)`` and ``x.std(1)`` are one operation, and so are ``x / y`` and ``x.div(y)``. The value of a name that
-a branch or a loop sets is unknown.
+a branch or a loop sets is unknown; ``flow.py`` has the interpreter that follows these, too. The interpretation of a
+rule derives from one of the two, and not from that of another rule.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from hfdsl.check.bodies.names import local_names, parameter_names, value_of
+from hfdsl.check.bodies.names import local_names, value_of
+from hfdsl.check.bodies.scopes import FunctionScope
 from hfdsl.check.bodies.syntax import STATEMENTS, assigned_names, callee, certain_statements
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
@@ -79,6 +81,11 @@ class Operation(Generic[V]):
     named: Mapping[str | None, ast.expr] = field(default_factory=dict)
     is_method: bool = False
 
+    @property
+    def named_values(self) -> Mapping[str | None, V | None]:
+        """The values of named arguments."""
+        return dict(zip(self.named, self.others[len(self.others) - len(self.named) :], strict=True))
+
 
 class RowGroups(NamedTuple):
     """How many rows a plan keeps together, and the parameter of the body that has this number."""
@@ -119,10 +126,19 @@ class Interpretation(Generic[V]):
     ) -> None:
         self.body, self.definition, self.group, self.ports = body, definition, group, ports
         self.names: dict[str, V | None] = {}
-        self.parameters = frozenset(parameter_names(definition))
-        self.assigned = assigned_names(definition)
+        self.scope = FunctionScope(body, definition)
         compound = (node for node in definition.body if not isinstance(node, (*STATEMENTS, ast.Pass)))
         self.uncertain = frozenset(name for statement in compound for name in assigned_names(statement))
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The names of the parameters."""
+        return self.scope.parameters
+
+    @property
+    def assigned(self) -> frozenset[str]:
+        """The names that statements set."""
+        return self.scope.assigned
 
     @classmethod
     def of(cls, signature: Signature, definition: Function) -> Self:
@@ -226,18 +242,20 @@ class Interpretation(Generic[V]):
 
     def column(self, node: ast.expr) -> V | None:
         """The tensor of a dense column of an argument that no statement of the body sets."""
-        spec: object
+        spec: object = None
         match node:
-            case ast.Name(name):
+            case ast.Name(name) if name not in self.assigned:
                 spec = self.ports.get(name)
-            case ast.Attribute(ast.Name(name), column):
-                kind = self.ports.get(name)
-                spec = schema(kind.record).fields.get(column) if isinstance(kind, RecordType) else None
-            case _:
-                return None
-        if not isinstance(spec, ColumnSpec) or spec.ragged or name in self.assigned:
+            case ast.Attribute(ast.Name(name), column) if (kind := self.record(name)) is not None:
+                spec = schema(kind.record).fields.get(column)
+        if not isinstance(spec, ColumnSpec) or spec.ragged:
             return None
         return self.of_column(spec, ast.unparse(node))
+
+    def record(self, name: str) -> RecordType | None:
+        """The type of the record that a name stands for: of an argument."""
+        kind = None if name in self.assigned else self.ports.get(name)
+        return kind if isinstance(kind, RecordType) else None
 
     def call(self, call: ast.Call) -> V | None:
         """The result of a method of a tensor, or of a function: of torch, of Python, of the body's module."""

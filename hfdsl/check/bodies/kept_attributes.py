@@ -80,6 +80,23 @@ def reached(methods: Mapping[str, ReadFunction], names: Iterable[str]) -> list[R
     return [*reached_methods.values()]
 
 
+def overridden(kind: type, method: ReadFunction) -> list[ReadFunction] | None:
+    """The methods of bases that a method calls by ``super()`` or by a class; None if one of them cannot be read."""
+    name, read = method.definition.name, list[ReadFunction]()
+    named = (node for node in ast.walk(method.definition) if isinstance(node, ast.Attribute) and node.attr == name)
+    if all(map(_own, named)):
+        return []
+    for base in kind.__mro__:
+        member = vars(base).get(name)
+        if member is None or member is method.body or base in (object, Worker):
+            continue
+        definition = definition_of(member) if isinstance(member, FunctionType) else None
+        if definition is None:
+            return None
+        read.append(ReadFunction(member, definition))
+    return read
+
+
 def mentioned(code: ast.AST) -> list[str]:
     """The attributes of ``self`` that code mentions."""
     return [node.attr for node in ast.walk(code) if isinstance(node, ast.Attribute) and _own(node)]

@@ -16,13 +16,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
-from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.names import local_names, value_of
+from hfdsl.check.bodies.scopes import FunctionScope
 from hfdsl.check.bodies.syntax import assigned_names
-
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,70 +60,81 @@ class Linear:
         return Linear(self.offset + known, tuple(pair for pair in self.factors if pair[0] not in values))
 
 
-class LinearInterpretation(FlowInterpretation[V]):
-    """An interpretation that also knows names as linear numbers."""
+class LinearNumbers:
+    """The names of a function that are known as linear numbers."""
 
-    def begin(self) -> None:
-        """Begin without names that are known as linear numbers."""
-        super().begin()
-        self.forms = dict[str, Linear]()
+    def __init__(self, scope: FunctionScope) -> None:
+        self.scope, self.forms = scope, dict[str, Linear]()
 
-    def give(self, inner: FlowInterpretation[V], arguments: Mapping[str, ast.expr]) -> None:
-        """Give the interpretation of a function its arguments, also as linear numbers."""
-        super().give(inner, arguments)
-        if isinstance(inner, LinearInterpretation):
-            inner.forms |= {name: self.form(value) or inner.named(name) for name, value in arguments.items()}
+    # -- expressions
 
-    def assign(self, target: ast.expr, node: ast.expr) -> None:
-        """Assign an expression, also as a linear number."""
-        before, assigned = dict(self.forms), dict(self._assigned_forms(target, node))
-        super().assign(target, node)
-        self.forms |= {name: form for name, form in assigned.items() if before.get(name, form) == form}
-
-    def set(self, target: ast.expr, value: V | None) -> None:
-        """Set the value of a name, which stands for itself from here on."""
-        super().set(target, value)
-        self.forms |= {name: self.named(name) for name in assigned_names(ast.Expr(target))}
-
-    def named(self, text: str) -> Linear:
-        """A number that is written so in this function, and may be another one elsewhere."""
-        is_anywhere = self.depth == 0 or text.startswith("self.")
-        return Linear.of(text if is_anywhere else f"{self.definition.name}.{text}")
-
-    def _assigned_forms(self, target: ast.expr, node: ast.expr) -> Iterator[tuple[str, Linear]]:
-        match target, node:
-            case ast.Name(name), _:
-                form = self.form(node)
-                if form is not None:
-                    yield name, form
-            case ast.Tuple(targets), ast.Tuple(parts) if len(targets) == len(parts):
-                for inner, part in zip(targets, parts, strict=True):
-                    yield from self._assigned_forms(inner, part)
-
-    def form(self, node: ast.expr | None) -> Linear | None:
+    def of(self, node: ast.expr | None) -> Linear | None:
         """An expression as a linear number; None if it is none that is certain."""
         match node:
             case ast.Constant(int() | float() as number) if not isinstance(number, bool):
                 return Linear(float(number))
             case ast.UnaryOp(ast.USub(), operand):
-                form = self.form(operand)
+                form = self.of(operand)
                 return None if form is None else form.times(-1.0)
             case ast.BinOp(left, operator, right):
-                return _combined(operator, self.form(left), self.form(right))
+                return _combined(operator, self.of(left), self.of(right))
             case ast.Name(name):
                 return self._of_name(name)
             case ast.Attribute() | ast.Subscript(_, ast.Constant()):
                 return self.named(ast.unparse(node))
-            case ast.Call(ast.Name("float"), [number]):
-                return self.form(number)
+            case ast.Call(ast.Name("float"), [number]) | ast.Call(
+                ast.Attribute(ast.Name("torch"), "as_tensor" | "tensor") | ast.Attribute(_, "new_tensor"), [number, *_]
+            ):
+                return self.of(number)
+            case ast.Call(ast.Attribute(ast.Name("torch"), "full_like"), [_, number, *_]):
+                return self.of(number)
+            case ast.Call(ast.Attribute(ast.Name("torch"), "ones_like"), _):
+                return Linear(1.0)
         return None
 
+    def named(self, text: str) -> Linear:
+        """A number that is written so in this function, and may be another one elsewhere."""
+        if text.startswith("self."):
+            return Linear.of(self.scope.receiver + text.removeprefix("self"))
+        return Linear.of(text if self.scope.depth == 0 else f"{self.scope.definition.name}.{text}")
+
     def _of_name(self, name: str) -> Linear:
-        if name in self.forms or name in local_names(self.definition):
+        if name in self.forms or name in local_names(self.scope.definition):
             return self.forms.get(name, self.named(name))
-        value = value_of(self.body, name)
+        value = value_of(self.scope.body, name)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return Linear(float(value)) if is_number else self.named(name)  # type: ignore[arg-type]  # a number
+
+    # -- names
+
+    def assigned(self, target: ast.expr, node: ast.expr) -> Mapping[str, Linear]:
+        """The names that have a form once an expression is assigned, which has not happened yet."""
+        assigned = dict(self._assigned(target, node))
+        return {name: form for name, form in assigned.items() if self.forms.get(name, form) == form}
+
+    def _assigned(self, target: ast.expr, node: ast.expr) -> Iterator[tuple[str, Linear]]:
+        match target, node:
+            case ast.Name(name), _:
+                form = self.of(node)
+                if form is not None:
+                    yield name, form
+            case ast.Tuple(targets), ast.Tuple(parts) if len(targets) == len(parts):
+                for inner, part in zip(targets, parts, strict=True):
+                    yield from self._assigned(inner, part)
+
+    def set(self, target: ast.expr) -> None:
+        """Set a name, which stands for itself from here on."""
+        self.forms |= {name: self.named(name) for name in assigned_names(ast.Expr(target))}
+
+    def give(self, inner: LinearNumbers, arguments: Mapping[str, ast.expr]) -> None:
+        """Give a function that is called its arguments."""
+        inner.forms |= {name: self.of(value) or inner.named(name) for name, value in arguments.items()}
+
+    def enclose(self, inner: LinearNumbers) -> None:
+        """Give a function that this one defines the names of this one."""
+        own = local_names(inner.scope.definition)
+        outer = (local_names(self.scope.definition) | self.forms.keys()) - own
+        inner.forms |= {name: self.forms.get(name, self.named(name)) for name in outer}
 
 
 def _combined(operator: ast.operator, left: Linear | None, right: Linear | None) -> Linear | None:

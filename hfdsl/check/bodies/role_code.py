@@ -6,7 +6,7 @@ like is known by its names; anything else that cannot be read leaves the code in
 
     class Policy(hf.Worker):
         def __init__(self, rate: float) -> None:
-            self.model = build_model()                     read, if it is a function in a module of the user's
+            self.model = build_model()                     read, if it is a function in a user's module
             self.optimizer = torch.optim.Adam(...)         known
             self.model = accelerator.prepare(self.model)   code of another library: incomplete
 """
@@ -215,12 +215,12 @@ class _Reader:
             self.read_class(type(value))
 
     def _mention_of(self, module: object, attribute: str) -> None:
-        """Read what a module of the user's has under a name."""
+        """Read what a user's module has under a name."""
         if isinstance(module, ModuleType) and not self._is_known(module.__name__):
             self.mention(getattr(module, attribute, MISSING))
 
     def _import(self, *modules: str) -> None:
-        """An import within a function; a module that is not known is taken for code that nobody reads."""
+        """An import within a function; an unknown module counts as code that cannot be read."""
         for module in modules:
             self.names |= set(module.split("."))
             if not self._is_known(module):
@@ -236,6 +236,12 @@ class _Reader:
             self.is_whole = False
             return True
         return root in KNOWN
+
+
+def is_of_user(module: str) -> bool:
+    """Whether a module is the user's own, and of no library."""
+    root = module.partition(".")[0]
+    return root not in (*KNOWN, "hfdsl") and not _is_installed(root)
 
 
 @lru_cache(maxsize=256)

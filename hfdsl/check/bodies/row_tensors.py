@@ -1,26 +1,22 @@
-"""Rows of a body as abstract values: what functions of torch make of the rows of a call.
+"""Rows of a body as abstract values: what functions of torch and NumPy make of the rows of a call.
 
 Of ``x`` with four rows, ``x.view(-1, 2)`` are groups of rows, ``x.view(2, -1)`` pieces as long as the call has rows for
-them, ``x.mean(0)`` is a statistic of all rows, and ``x.mean(1)`` a number of each. An interpretation of a body collects
-the expressions that compute rows from others.
+them, ``x.mean(0)`` is a statistic of all rows, and ``x.mean(1)`` a number of each. What is computed from both is mixed,
+until a reduction makes another statistic of it::
+
+    x / x.sum(0)                rows, mixed with a statistic
+    (x / x.sum(0)).sum(1)       still rows, and mixed
+    (x / x.sum(0)).sum()        a statistic, as x.sum() / 4 is
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import FunctionType
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Interpretation, Operation, RowGroups, sizes_of_view
-from hfdsl.check.bodies.syntax import definition_of, is_decorated
-from hfdsl.check.sources import Function
-from hfdsl.graph.signatures import PortType
-from hfdsl.types.columns import ColumnSpec
-
-DEPTH = 3
-"""How deep calls of functions within functions are followed."""
+from hfdsl.check.bodies.interpretation import OPERATORS, Operation
 
 
 def functions(names: str) -> frozenset[str]:
@@ -44,17 +40,37 @@ REDUCTIONS = functions(
 ORDERS = functions("argsort cumprod cumsum flip log_softmax normalize roll softmax sort")
 """Functions along one dim, by default the last: over the first, a value depends on those of other rows."""
 
-ROWWISE = ELEMENTWISE.union(OPERATORS.values()) - {"matmul"}
+NUMPY: Final = ("np", "numpy")
+"""The names of NumPy."""
+
+FILLED = functions("full full_like new_full")
+"""Functions that fill a tensor with one number."""
+
+METADATA = functions(
+    "device dim dtype empty_like len ndim new_empty new_ones new_zeros numel ones_like rand_like randn_like shape size "
+    "zeros_like"
+)
+"""Functions and attributes that say nothing of the values of a tensor."""
+
+ROWWISE = ELEMENTWISE.union(OPERATORS.values(), functions("divide multiply subtract true_divide")) - {"matmul"}
 """The operations that compute each row from the same row of all operands."""
 
-DRAWN_ORDERS = ("randperm",)
+DRAWN_ORDERS = ("permutation", "randperm")
 """Functions that draw an order of as many rows as there are."""
 
-CASTS = functions("clone contiguous cpu cuda detach int long to")
+CASTS = functions(
+    "array as_tensor asarray astype clone contiguous copy cpu cuda detach from_numpy int long numpy tensor to"
+)
 """Functions whose result has the values of their tensor, elsewhere or in another dtype."""
+
+OUTPUT_FORMS = CASTS | functions("bfloat16 double float half last_hidden_state logits squeeze")
+"""Functions and attributes that give the output of a model in another form."""
 
 REORDERINGS = functions("flip roll")
 """Functions that put what is along a dim in another order."""
+
+HAVE_A_CORRECTION = ("std", "std_mean", "var", "var_mean")
+"""The functions whose dim precedes another number."""
 
 DIM_IS_SECOND = ("norm", "normalize", "quantile", "roll")
 """The functions whose dim follows another number."""
@@ -65,43 +81,15 @@ VIEWS = functions("expand flatten repeat repeat_interleave reshape tile unflatte
 FORMS = functions("indices item squeeze tolist unsqueeze values")
 """Functions that return a statistic in another form."""
 
-First: TypeAlias = Literal["rows", "reordered", "pieces", "split groups", "groups", "cut groups", "repeated groups"]
-"""What the first dim of a tensor are: the rows of the call, also in another order, pieces as long as it has rows for
-them, as many pieces as a group has rows, or groups of rows: whole ones, some that a plan may cut, or the whole ones all
-over again."""
+First: TypeAlias = Literal[
+    "rows", "reordered", "selected", "pieces", "split groups", "groups", "cut groups", "repeated groups"
+]
+"""What the first dim of a tensor are: the rows of the call, also in another order or those that a mask selects, pieces
+as long as it has rows for them, as many pieces as a group has rows, or groups of rows: whole ones, some that a plan may
+cut, or the whole ones all over again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowTensor:
-    """A tensor of the values of rows; ``dims`` is None if the number of its dims is unknown.
-
-    ``column`` is the path of the argument's column whose values it has, also if all rows are in another order.
-    """
-
-    dims: int | None
-    first: First = "rows"
-    column: str | None = None
-
-    def reordered(self) -> RowTensor | None:
-        """All these rows in another order; None if they may be in the old one again."""
-        return None if self.first == "reordered" else RowTensor(self.dims, "reordered", self.column)
-
-
-@dataclass(frozen=True, slots=True)
-class SortedRows:
-    """The result of ``sort``: values, and the order that sorts them."""
-
-    values: RowTensor
-
-
-STATISTICS = frozenset[object](("statistic", "order"))
-"""Numbers that depend on all rows: any, or an order of all rows."""
-
-BodyValue: TypeAlias = RowTensor | SortedRows | Literal["statistic", "order"] | None
-"""The abstract value of an expression; None if unknown."""
-
-
-Mix: TypeAlias = Literal["statistic", "split groups", "cut groups", "repeated groups"]
+Mix: TypeAlias = Literal["statistic", "reordered", "across groups", "split groups", "cut groups", "repeated groups"]
 """What an expression computes rows from."""
 
 
@@ -112,207 +100,115 @@ class Mixed(NamedTuple):
     mix: Mix
 
 
-class RowInterpretation(Interpretation[BodyValue]):
-    """The interpretation of a body in rows, ``depth`` functions below the one that a dataflow calls."""
+@dataclass(frozen=True, slots=True)
+class RowTensor:
+    """A tensor of the values of rows; ``dims`` is None if the number of its dims is unknown.
 
-    def __init__(
-        self,
-        body: Callable[..., Any],
-        definition: Function,
-        group: RowGroups,
-        ports: Mapping[str, PortType],
-        depth: int = 0,
-    ) -> None:
-        super().__init__(body, definition, group, ports)
-        self.depth, self.mixed = depth, list[Mixed]()
-        self.returned: BodyValue = None
-        self.columns = dict[str, tuple[ast.expr, BodyValue]]()
+    ``column`` is the path of the argument's column whose values it has, also if all rows are in another order, and
+    ``mixed`` are the expressions that mixed its rows with statistics. The last dim of a ``narrow`` tensor is 1, and one
+    that is ``unsure`` may have met tensors with more dims.
+    """
 
-    def run(self, statement: ast.stmt) -> None:
-        """Collect what a statement mixes, too; a statistic that is returned as a column is one of all rows."""
-        super().run(statement)
-        match statement:
-            case (
-                ast.Assign([ast.Subscript(ast.Name(name))])
-                | ast.AugAssign(ast.Subscript(ast.Name(name)))
-                | ast.Expr(ast.Call(ast.Attribute(ast.Name(name))))
-            ):
-                self.names[name] = _set_in_part(self.names.get(name))
-            case ast.Return(ast.Call(keywords=columns) as value):
-                self.returned = self.value(value)
-                self.columns = {str(column.arg): (column.value, self.value(column.value)) for column in columns}
-                for place, column in self.columns.values() if not self.mixed else ():
-                    if column in STATISTICS or (isinstance(column, RowTensor) and column.first == "reordered"):
-                        self.mixed.append(Mixed(place, "statistic"))
-            case ast.Return(ast.expr() as value):
-                self.returned = self.value(value)
+    dims: int | None
+    first: First = "rows"
+    column: str | None = None
+    mixed: tuple[Mixed, ...] = ()
+    narrow: bool = False
+    unsure: bool = False
 
-    def of_column(self, spec: ColumnSpec, path: str) -> BodyValue:
-        """The rows of the call."""
-        return RowTensor(len(spec.dims), column=path)
-
-    def of_part(self, value: BodyValue, position: int) -> BodyValue:
-        """The parts of a statistic are statistics."""
-        if isinstance(value, SortedRows):
-            return value.values.reordered() if position == 0 else "order"
-        return "statistic" if value in STATISTICS else None
-
-    def of_operation(self, operation: Operation[BodyValue]) -> BodyValue:
-        """The result of an operation on rows or on statistics."""
-        function, source = operation.function, operation.source
-        if source is None and operation.is_method:
-            return None
-        if function == SUBSCRIPT:
-            return self.element(source, operation.positional[0], operation.others[0])
-        if function in DRAWN_ORDERS:
-            return "order"
-        if function in CASTS or (source == "order" and function in REORDERINGS | {"argsort"}):
-            return source
-        if function in ROWWISE:
-            return self.combined(operation.node, [source, *operation.others])
-        if function == "matmul":
-            product = self.combined(operation.node, [source, *operation.others])
-            if isinstance(product, RowTensor):
-                return RowTensor(None, product.first) if isinstance(source, RowTensor) else None
-            return product
-        if isinstance(source, SortedRows) and function in ("indices", "values"):
-            return self.of_part(source, ("values", "indices").index(function))
-        if isinstance(source, RowTensor):
-            return self.of_rows(source, operation)
-        return "statistic" if function in FORMS | REDUCTIONS | ORDERS and source in STATISTICS else None
-
-    def element(self, source: BodyValue, index: ast.expr, index_value: BodyValue) -> BodyValue:
-        """The result of ``source[index]``."""
-        match source, index:
-            case SortedRows(), ast.Constant(int(position)):
-                return self.of_part(source, position)
-            case RowTensor(), _ if index_value in STATISTICS:
-                rows = source.reordered()
-                return rows if rows is None or index_value == "order" else RowTensor(rows.dims, rows.first)
-            case RowTensor(first="reordered"), ast.Constant(int()) | ast.UnaryOp(ast.USub(), ast.Constant(int())):
-                return "statistic"
-            case RowTensor(), _:
-                return indexed(source, index)
-            case "order", _:
-                return "statistic"
-        return source
-
-    def of_rows(self, rows: RowTensor, operation: Operation[BodyValue]) -> BodyValue:
-        """The result of a function that is not computed row by row, on rows."""
-        function, positional = operation.function, operation.positional
-        if function in VIEWS:
-            return self.viewed(rows, function, positional)
-        if function == "index_select":
-            is_order = [dim_numbers(argument) for argument in positional[:1]] == [(0,)] and "order" in operation.others
-            return rows.reordered() if is_order else None
-        if function not in REDUCTIONS | ORDERS:
-            return None
-        result = reduced(rows, operation)
-        if isinstance(result, RowTensor) and rows.first == "cut groups":
-            self.mixed.append(Mixed(operation.node, "cut groups"))
-        if (
-            rows.first == "split groups"
-            and function in REDUCTIONS
-            and reduced_dims(operation) in ((0,), (-(rows.dims or 0),))
-        ):
-            self.mixed.append(Mixed(operation.node, "split groups"))
-        if result == "statistic" and function in REORDERINGS:
-            return rows.reordered()
-        if result == "statistic" and function == "sort" and rows.dims == 1:
-            return SortedRows(rows)
-        return "order" if result == "statistic" and function == "argsort" and rows.dims == 1 else result
-
-    def combined(self, node: ast.expr, values: Sequence[BodyValue]) -> BodyValue:
-        """Compute row by row from several values, which mixes rows with a statistic of all, or with other groups."""
-        rows = [value for value in values if isinstance(value, RowTensor)]
-        firsts = {value.first for value in rows}
-        has_statistic = not STATISTICS.isdisjoint(values)
-        if rows and (has_statistic or {"rows", "reordered"} <= firsts):
-            self.mixed.append(Mixed(node, "statistic"))
-        if {"rows", "repeated groups"} <= firsts:
-            self.mixed.append(Mixed(node, "repeated groups"))
-        if rows:
-            dims = [value.dims for value in rows if value.dims is not None]
-            first = next(first for first in get_args(First)[::-1] if first in firsts)
-            return RowTensor(max(dims) if len(dims) == len(rows) else None, "rows" if len(firsts) > 1 else first)
-        return "statistic" if has_statistic else None
-
-    def of_call(
-        self,
-        call: ast.Call,
-        function: FunctionType,
-        positional: Sequence[BodyValue],
-        named: Mapping[str, BodyValue],
-    ) -> BodyValue:
-        """The result of another function, which is evaluated for these arguments."""
-        if is_decorated(function) or not any([*positional, *named.values()]):
-            return None
-        definition = None if self.depth == DEPTH else definition_of(function)
-        if definition is None or any(isinstance(argument, ast.Starred) for argument in call.args):
-            return None
-        inner = RowInterpretation(function, definition, self.group, {}, self.depth + 1)
-        parameters = [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)]
-        inner.names |= dict(zip(parameters, positional, strict=False))
-        inner.names |= named
-        inner.names |= dict.fromkeys(inner.uncertain)
-        if inner.completed().mixed:
-            self.mixed.append(Mixed(call, inner.mixed[0].mix))
-        return inner.returned
-
-    def viewed(self, rows: RowTensor, function: str, sizes: Sequence[ast.expr]) -> BodyValue:
-        """Rows in groups of a number, or in a number of pieces; groups as rows again, or repeated."""
-        sizes = sizes_of_view(function, sizes)
-        if function == "unflatten":
-            if rows.dims != 1 or len(sizes) < 2:
-                return None
-            function = "reshape"
-        in_groups = rows.first in ("groups", "cut groups")
-        minus_one = ast.UnaryOp(ast.USub(), ast.Constant(1))
-        shape = [ast.dump(size) == ast.dump(minus_one) for size in sizes]
-        if function in ("view", "reshape") and shape[:1] == [True] and len(shape) > 1:
-            if rows.dims == 1 and len(sizes) == 2 and rows.first == "rows":
-                whole = self.keeps_whole(sizes[1])
-                return None if whole is None else RowTensor(2, "groups" if whole else "cut groups")
-            return RowTensor(len(sizes))
-        if function in ("view", "reshape") and shape == [False, True]:
-            count = self.number(sizes[0])
-            if rows.dims != 1 or (count is None and isinstance(sizes[0], ast.Name)):
-                return None
-            return RowTensor(2, "split groups" if count == self.group.size > 1 else "pieces")
-        if function in ("view", "reshape") and shape == [False, True, False] and rows.dims == 2:
-            is_split = rows.first == "rows" and self.number(sizes[0]) == self.group.size > 1
-            return RowTensor(3, "split groups") if is_split else None
-        if in_groups and rows.dims == 2 and (function == "flatten" or shape == [True]):
-            return RowTensor(1)
-        is_one = [isinstance(size, ast.Constant) and size.value == 1 for size in sizes]
-        if in_groups and rows.dims == 1 and len(sizes) == 1 and not is_one[0]:
-            return {
-                "repeat": RowTensor(1, "repeated groups"),
-                "tile": RowTensor(1, "repeated groups"),
-                "repeat_interleave": RowTensor(1),
-            }.get(function)
-        return RowTensor(len(sizes), rows.first) if function == "expand" and in_groups else None
-
-    def keeps_whole(self, size: ast.expr) -> bool | None:
-        """Whether a plan keeps groups of this size whole; None for a size that nobody knows."""
-        kept, parameter = self.group
-        match size:
-            case ast.Name(name) if name == parameter:
-                return True
-            case ast.Name(name) if name in self.parameters - self.assigned:
-                return False if kept == 1 and parameter is None and self.depth == 0 else None
-        count = self.number(size)
-        return None if count is None or count < 1 else kept % count == 0
+    def reordered(self) -> RowTensor | None:
+        """All these rows in another order; None if they may be in the old one again."""
+        return None if self.first == "reordered" else replace(self, first="reordered")
 
 
-def _set_in_part(value: BodyValue) -> BodyValue:
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The result of ``sort``: values, and the order that sorts them."""
+
+    values: RowTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Unfollowed:
+    """The result of something that is not followed, on mixed rows."""
+
+    mixed: tuple[Mixed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOutput:
+    """The result of a method or model of the role on rows; ``output[:, -1]`` has these rows, in the order ``first``."""
+
+    first: First
+
+
+STATISTICS = frozenset[object](("statistic", "across groups", "order"))
+"""Numbers that depend on all rows: any, those over the first rows of all groups, over the second ones and so on, or an
+order of all rows."""
+
+BodyValue: TypeAlias = (
+    RowTensor | SortedRows | Unfollowed | RoleOutput | Literal["statistic", "across groups", "order"] | None
+)
+"""The abstract value of an expression; None if unknown."""
+
+
+def mixed_of(*values: BodyValue) -> tuple[Mixed, ...]:
+    """The expressions that mixed the rows of some values, each once."""
+    rows = (value.values if isinstance(value, SortedRows) else value for value in values)
+    return _each_once(mixed for value in rows if isinstance(value, (RowTensor, Unfollowed)) for mixed in value.mixed)
+
+
+def with_mixed(value: BodyValue, mixed: tuple[Mixed, ...]) -> BodyValue:
+    """A value of mixed rows; a statistic of them is one as any other.
+
+    >>> with_mixed("statistic", (Mixed(ast.Constant(1), "statistic"),))
+    'statistic'
+    """
+    if not mixed:
+        return value
+    match value:
+        case RowTensor() | Unfollowed():
+            return replace(value, mixed=_each_once([*mixed, *value.mixed]))
+        case SortedRows(rows):
+            return SortedRows(replace(rows, mixed=_each_once([*mixed, *rows.mixed])))
+        case RoleOutput() | None:
+            return Unfollowed(mixed)
+    return value
+
+
+def mixed_here(value: BodyValue, call: ast.Call) -> BodyValue:
+    """A value that a call returns: the call is what mixed it."""
+    here = tuple({entry.mix: Mixed(call, entry.mix) for entry in mixed_of(value)}.values())
+    match value:
+        case RowTensor():
+            return replace(value, mixed=here)
+        case SortedRows(rows):
+            return SortedRows(replace(rows, mixed=here))
+        case Unfollowed():
+            return with_mixed(None, here)
+    return value
+
+
+def set_in_part(value: BodyValue) -> BodyValue:
     """A value after a statement has set some of it, in place: an order may be any, and a column has other values."""
     match value:
-        case RowTensor(dims, first):
-            return RowTensor(dims, first)
+        case RowTensor():
+            return replace(value, column=None)
         case "order":
             return "statistic"
     return value
+
+
+def is_metadata(node: ast.expr) -> bool:
+    """Whether an expression says nothing of values but their number or type."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Call(ast.Name(name) | ast.Attribute(attr=name)):
+            return name in METADATA
+    return False
+
+
+def _each_once(mixed: Iterable[Mixed]) -> tuple[Mixed, ...]:
+    return tuple({(id(entry.expression), entry.mix): entry for entry in mixed}.values())
 
 
 def reduced(rows: RowTensor, operation: Operation[BodyValue]) -> BodyValue:
@@ -326,17 +222,30 @@ def reduced(rows: RowTensor, operation: Operation[BodyValue]) -> BodyValue:
         return None
     if not {0, -(rows.dims or 0)}.isdisjoint(dims):
         return "statistic"
-    keeps_dims = (
-        function in ORDERS or "keepdim" in operation.named or len(operation.positional) > _dim_place(function) + 1
-    )
-    return RowTensor(rows.dims if keeps_dims or rows.dims is None else rows.dims - len(dims), rows.first)
+    keeps_dims = function in ORDERS or _keeps_dims(operation)
+    if rows.dims is None or keeps_dims is None:
+        return RowTensor(None, rows.first)
+    of_last = function in REDUCTIONS and not {-1, rows.dims - 1}.isdisjoint(dims)
+    narrow = keeps_dims if of_last else rows.narrow
+    return RowTensor(rows.dims if keeps_dims else rows.dims - len(dims), rows.first, narrow=narrow, unsure=rows.unsure)
+
+
+def _keeps_dims(operation: Operation[BodyValue]) -> bool | None:
+    """Whether a reduction leaves a dim of 1 in the place of each of its dims; None if that is not certain."""
+    named = operation.named
+    place = _dim_place(operation.function) + (2 if operation.function in HAVE_A_CORRECTION else 1)
+    positional = operation.positional[place] if len(operation.positional) > place else None
+    argument = named.get("keepdim", named.get("keepdims", positional))
+    return argument is not None and (bool(argument.value) if isinstance(argument, ast.Constant) else None)
 
 
 def reduced_dims(operation: Operation[BodyValue]) -> tuple[int, ...] | None:
     """The dims of a reduction or an order: None if it names none, and no number if they are not literals."""
     named, place = operation.named, _dim_place(operation.function)
     positional = operation.positional[place] if len(operation.positional) > place else None
-    argument = named.get("dim", named.get("dims", positional))
+    argument = next((named[name] for name in ("dim", "dims", "axis") if name in named), positional)
+    if isinstance(argument, ast.Constant) and argument.value is None:
+        return None
     return None if argument is None else dim_numbers(argument)
 
 
@@ -355,6 +264,14 @@ def dim_numbers(argument: ast.expr) -> tuple[int, ...]:
     return tuple(entries) if all(type(dim) is int for dim in entries) else ()
 
 
+def _is_number_or_none(index: ast.expr) -> bool:
+    """Whether an index certainly takes one place of a dim, or adds a dim; a name may be that of several places."""
+    try:
+        return isinstance(ast.literal_eval(index), int | None)
+    except ValueError:
+        return False
+
+
 def indexed(value: RowTensor, index: ast.expr) -> BodyValue:
     """Index rows: all rows are left, if the index takes the whole first dim."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -364,8 +281,76 @@ def indexed(value: RowTensor, index: ast.expr) -> BodyValue:
                 return RowTensor(None, value.first)
             added = sum(isinstance(part, ast.Constant) and part.value is None for part in rest)
             removed = sum(not isinstance(part, ast.Slice) for part in rest) - added
-            return RowTensor(value.dims + added - removed, value.first)
+            is_known = all(isinstance(part, ast.Slice) or _is_number_or_none(part) for part in rest)
+            narrow = bool(rest) and isinstance(rest[-1], ast.Constant) and rest[-1].value is None
+            dims = value.dims + added - removed if is_known else None
+            return RowTensor(dims, value.first, narrow=narrow, unsure=value.unsure)
         case [ast.Constant(value=constant), ast.Constant(value=None)] if constant is ...:
-            return RowTensor(None if value.dims is None else value.dims + 1, value.first)
+            dims = None if value.dims is None else value.dims + 1
+            return RowTensor(dims, value.first, narrow=True, unsure=value.unsure)
         case _:
             return None
+
+
+def with_a_dim(rows: RowTensor, operation: Operation[BodyValue]) -> BodyValue:
+    """Rows with a dim of 1 more or less behind the first; a dim that may not be 1 stays if it is not."""
+    dims, is_more = reduced_dims(operation), operation.function == "unsqueeze"
+    if rows.dims is None or dims is None or len(dims) != 1 or dims[0] in (0, -rows.dims - is_more):
+        return None
+    if is_more:
+        narrow = rows.narrow or dims[0] in (-1, rows.dims)
+        return RowTensor(rows.dims + 1, rows.first, narrow=narrow, unsure=rows.unsure)
+    is_last = rows.narrow and dims[0] in (-1, rows.dims - 1)
+    return RowTensor(rows.dims - 1 if is_last else None, rows.first, unsure=rows.unsure)
+
+
+def of_torch(operation: Operation[BodyValue]) -> Operation[BodyValue] | None:
+    """The operation of torch that has the name of one of NumPy; None if it is none of NumPy."""
+    if not operation.is_method or not operation.positional:
+        return None
+    match operation.node:
+        case ast.Call(ast.Attribute(ast.Name(name) | ast.Attribute(ast.Name(name)))) if name in NUMPY:
+            [source, *others], positional = operation.others, operation.positional[1:]
+            return replace(operation, source=source, others=others, positional=positional, is_method=False)
+    return None
+
+
+def role_output(operation: Operation[BodyValue]) -> RoleOutput | None:
+    """The output of a method or model of the role, if it gets rows; None of anything else."""
+    function = operation.node.func if isinstance(operation.node, ast.Call) else operation.node
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    firsts: set[First] = {value.first for value in operation.others if isinstance(value, RowTensor)}
+    is_of_role = isinstance(function, ast.Name) and function.id == "self"
+    return RoleOutput(*firsts) if is_of_role and firsts in ({"rows"}, {"reordered"}) else None
+
+
+def operands_of(node: ast.expr) -> Sequence[ast.expr]:
+    """The operands of an operator, and of a method or function."""
+    match node:
+        case ast.BinOp(left, _, right):
+            return [left, right]
+        case ast.Compare(left, _, others):
+            return [left, *others]
+        case ast.UnaryOp(_, operand):
+            return [operand]
+        case ast.Call(ast.Attribute(source), positional, named):
+            module = [] if isinstance(source, ast.Name) and source.id in ("torch", *NUMPY) else [source]
+            return [*module, *positional, *(keyword.value for keyword in named)]
+    return []
+
+
+def adds_dims(node: ast.expr, values: Sequence[BodyValue], dims: int) -> bool:
+    """Whether an unknown operand has more dims, ``levels[:, None]`` beside ``y``, so that rows are the last one."""
+    return any(
+        value is None and isinstance(operand, ast.Subscript) and _index_length(operand.slice) > dims
+        for value, operand in zip(values, operands_of(node), strict=False)
+    )
+
+
+def _index_length(index: ast.expr) -> int:
+    """The number of dims that an index has at least, if it adds the last one; 0 otherwise."""
+    match index:
+        case ast.Tuple([*parts, ast.Constant(None)]):
+            return len(parts) + 1
+    return 0

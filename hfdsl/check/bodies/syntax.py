@@ -95,15 +95,19 @@ def columns_read(body: Callable[..., Any]) -> Mapping[str, frozenset[str]]:
 
 def callee(body: Callable[..., Any], definition: Function, call: ast.Call) -> FunctionType | None:
     """The function that a body calls by a name of its module, or by one that it imports of hfdsl itself."""
-    match call.func:
-        case ast.Name(name):
-            value = _resolve_name(body, definition, name)
-        case ast.Attribute(ast.Name(name), attribute):
-            module = _resolve_name(body, definition, name)
-            value = getattr(module, attribute, None) if isinstance(module, ModuleType) else None
-        case _:
-            value = None
+    value = resolved(body, definition, call.func)
     return value if isinstance(value, FunctionType) else None
+
+
+def resolved(body: Callable[..., Any], definition: Function, node: ast.expr) -> object:
+    """The value of a name of a body's module, or of one in a module that it names; None for anything else."""
+    match node:
+        case ast.Name(name):
+            return _resolve_name(body, definition, name)
+        case ast.Attribute(ast.Name() as owner, attribute):
+            module = resolved(body, definition, owner)
+            return getattr(module, attribute, None) if isinstance(module, ModuleType) else None
+    return None
 
 
 def is_partial(body: Callable[..., Any], definition: Function, call: ast.Call) -> bool:

@@ -26,6 +26,7 @@ from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation, RowGroups
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.known_values import Known, applied, computed, constructor_arguments, plain
 from hfdsl.check.bodies.names import MISSING, value_of
+from hfdsl.check.bodies.objects import CalledFunction
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import callee, definition_of
 from hfdsl.check.sources import Function, span_of
@@ -191,7 +192,7 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
     def named(self, node: ast.Name | ast.Attribute) -> ScaledValue:
         """The value of a name, of an attribute of ``self``, or of one of data that is known."""
         match node:
-            case ast.Name(name) if name not in self.names and name not in self.parameters | self.assigned:
+            case ast.Name(name) if name not in self.names and not self.scope.sets(name):
                 return plain(value_of(self.body, name))
             case ast.Attribute(ast.Name("self"), name) if "self" in self.parameters:
                 return self.attributes.get(name)
@@ -264,8 +265,7 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
     def generate(self, operation: Operation[ScaledValue]) -> None:
         """Collect a call of a model or an engine that samples: by settings, or with a temperature of its own."""
         settings = [value for value in operation.others if isinstance(value, Scaled) and value.kind == "settings"]
-        named = dict(zip(operation.named, operation.others[len(operation.positional) :], strict=True))
-        temperature = settings[0].temperature if len(settings) == 1 else _temperature(named)
+        temperature = settings[0].temperature if len(settings) == 1 else _temperature(operation.named_values)
         self.uses.sampled.append(self.use(operation, Scaled("settings", temperature)))
 
     # -- calls
@@ -279,8 +279,12 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
                 return applied(function, numbers)
             case ast.Attribute(ast.Call(ast.Name("super")), "__init__") if self.constructors:
                 body, definition = self.constructors[0], definition_of(self.constructors[0])
-                return None if definition is None else self.evaluated(body, definition, call, is_method=True)
-            case ast.Attribute(ast.Name("self"), attribute) if attribute not in self.methods:
+                return (
+                    None
+                    if definition is None
+                    else self.evaluated(CalledFunction(body, definition, is_bound=True), call)
+                )
+            case ast.Attribute(ast.Name("self"), attribute) if attribute not in self.scope.methods:
                 return self.of_model(call)
             case ast.Attribute(ast.Attribute(ast.Name("self")), "forward"):
                 return self.of_model(call)
@@ -318,7 +322,7 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
         positional: Sequence[ScaledValue],
         named: Mapping[str, ScaledValue],
     ) -> ScaledValue:
-        """The result of a function of the user's."""
+        """The result of a user's function."""
         is_ready = (function.__module__ or "").startswith("hfdsl.")
         return None if is_ready else super().of_call(call, function, positional, named)
 

@@ -18,12 +18,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
+from hfdsl.check.bodies.calls import defaults
 from hfdsl.check.bodies.known_values import Known
 from hfdsl.check.bodies.names import last_name, value_of
-from hfdsl.check.bodies.role_code import ReadFunction, code_of
+from hfdsl.check.bodies.role_code import ReadFunction, code_of, is_of_user
+from hfdsl.check.bodies.syntax import resolved
 from hfdsl.check.bodies.temperatures import known_attributes
 from hfdsl.check.losses.names import COEFFICIENT
 
@@ -47,11 +49,17 @@ def may_have_negative_coefficients(role: type, given: tuple[Sequence[Any], Mappi
     if _has_a_negative(known):
         return True
     functions = [function for several in code_of(role).functions.values() for function in several]
-    return any(_sets_a_negative(function, known) or _names_a_negative(function) for function in functions)
+    own = {function for base in role.__mro__ for function in vars(base).values() if isinstance(function, FunctionType)}
+    return any(
+        _sets_a_negative(function, known if function.body in own else {})
+        or _names_a_negative(function)
+        or _gives_a_negative(function)
+        for function in functions
+    )
 
 
 def _numbers(values: object, depth: int = 4) -> Iterator[float]:
-    """The numbers in lists, tables and dataclasses."""
+    """The numbers in lists, tables, dataclasses and users' objects."""
     if isinstance(values, (int, float)):
         yield values
     parts: Iterable[object] = ()
@@ -61,6 +69,8 @@ def _numbers(values: object, depth: int = 4) -> Iterator[float]:
         parts = values
     elif is_dataclass(values) and not isinstance(values, type):
         parts = [getattr(values, field.name, None) for field in fields(values)]
+    elif is_of_user(type(values).__module__):
+        parts = getattr(values, "__dict__", {}).values()
     for part in parts if depth else ():
         yield from _numbers(part, depth - 1)
 
@@ -83,14 +93,31 @@ def _names_a_negative(function: ReadFunction) -> bool:
     return False
 
 
+def _gives_a_negative(function: ReadFunction) -> bool:
+    """Whether code makes an object with a coefficient that may be negative, or a function has one by default."""
+    values, negative = [*defaults(function.definition)], _negative_names(function)
+    for node in ast.walk(function.definition):
+        kind = resolved(function.body, function.definition, node.func) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and isinstance(kind, type) and is_of_user(kind.__module__):
+            values += [(str(keyword.arg), keyword.value) for keyword in node.keywords]
+            if any(_has_minus(argument) or last_name(argument) in negative for argument in node.args):
+                return True
+    return any(COEFFICIENT.fullmatch(name) and _may_be_negative(name, value, negative) for name, value in values)
+
+
+def _negative_names(function: ReadFunction) -> set[str]:
+    """The names that code sets to what has a minus."""
+    return {
+        node.targets[0].id
+        for node in ast.walk(function.definition)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _has_minus(node.value)
+    }
+
+
 def _sets_a_negative(function: ReadFunction, known: Mapping[str, object]) -> bool:
     """Whether code sets a coefficient that is not ``known`` to what may be negative, or a property returns that."""
     nodes = [*ast.walk(function.definition)]
-    negative = {
-        node.targets[0].id
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _has_minus(node.value)
-    }
+    negative = _negative_names(function)
     values = list[tuple[str, ast.expr]]()
     for node in nodes:
         match node:

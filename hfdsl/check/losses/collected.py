@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from hfdsl.check.bodies.linear_numbers import Linear
-from hfdsl.check.losses.terms import PolicyValue
+from hfdsl.check.losses.terms import ClipBound, PolicyValue, is_entropy, terms_of, total
 from hfdsl.graph.spans import Span
 
 
@@ -13,13 +12,6 @@ class Reversal(NamedTuple):
     """The greater of two surrogates where the smaller is meant, or the reverse once they are negated."""
 
     sign: int
-    place: Span
-
-
-class ClipBound(NamedTuple):
-    """A bound of a clip: the number, and where it is written."""
-
-    number: Linear
     place: Span
 
 
@@ -44,6 +36,23 @@ class OwnRatio(NamedTuple):
     base: Span
 
 
+class WeightedRatio(NamedTuple):
+    """A surrogate by a ratio to a base, times a weight that is a ratio of two other policies."""
+
+    place: Span
+    base: str
+    above: str
+    below: str
+
+
+class TokenChoice(NamedTuple):
+    """Log-probs of tokens as chosen from a distribution: its origin and maker, and what is left out of them."""
+
+    origin: str
+    maker: str
+    masks: frozenset[str]
+
+
 class Collected(NamedTuple):
     """The losses and reversals that an interpretation found, also in the functions that a body calls.
 
@@ -51,6 +60,7 @@ class Collected(NamedTuple):
     over tokens and padding. ``clips`` are those with two bounds, and
     ``reference_clips`` extremes of surrogates by a ratio to a reference, clipped and not. ``constant_gaps`` are
     differences of old log-probs to a reference's, and ``values_of_others`` gradients for the values of other terms.
+    ``choices`` are log-probs of tokens as they are chosen, and ``weighted_ratios`` are those of decoupled losses.
     """
 
     losses: list[PolicyValue]
@@ -62,12 +72,29 @@ class Collected(NamedTuple):
     reference_clips: list[Span]
     constant_gaps: list[Span]
     values_of_others: list[Span]
+    choices: list[TokenChoice]
+    weighted_ratios: list[WeightedRatio]
 
     @classmethod
     def nothing(cls) -> Self:
         """The lists before anything has been found."""
-        return cls([], [], [], [], [], [], [], [], [])
+        return cls(*([] for _ in cls._fields))
 
     def without_gradient(self) -> Self:
         """The lists for statements without gradients, whose extremes and ratios are no surrogates."""
-        return self._replace(reversals=[], clips=[], own_ratios=[], reference_clips=[])
+        return self._replace(reversals=[], clips=[], own_ratios=[], reference_clips=[], weighted_ratios=[])
+
+    def of_tokens(self) -> Self:
+        """These with losses without terms that need not be of tokens, such as an entropy of attention."""
+        return self._replace(losses=[self.terms_of_tokens(loss) for loss in self.losses])
+
+    def terms_of_tokens(self, loss: PolicyValue) -> PolicyValue:
+        """A loss without the entropies that need not be of tokens."""
+        known = {name for choice in self.choices for name in (choice.origin, choice.maker)} - {""}
+        several = terms_of(loss)
+        unknown = {
+            term
+            for term in several
+            if is_entropy(term) and not term.of_tokens and known.isdisjoint([term.origin, term.maker])
+        }
+        return total(*(several - unknown)) if unknown else loss

@@ -10,7 +10,7 @@ from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.losses import terms
-from hfdsl.check.losses.names import ENTROPY, GAIN, LOG_PROB, OTHERS, PART, REFERENCE, TEACHER
+from hfdsl.check.losses.names import ENTROPY, GAIN, LOG_PROB, LOGITS, OTHERS, PART, POLICY, REFERENCE, TEACHER
 from hfdsl.check.losses.terms import Base, PolicyValue, Quantity
 from hfdsl.graph.samples import is_token_column
 from hfdsl.types.columns import ColumnSpec
@@ -18,13 +18,13 @@ from hfdsl.types.dtypes import Bool
 
 SAME: Final = functions(
     "T bfloat16 bool cat chunk clamp clamp_max clamp_min clip clone contiguous cpu cuda double expand expand_as "
-    "flatten float half index_select int item long masked_fill masked_select mean movedim nan_to_num nanmean nansum "
-    "permute repeat_interleave requires_grad_ reshape split squeeze stack sum to transpose type type_as unsqueeze "
-    "unbind view view_as"
+    "flatten float half hardtanh index_select int item long masked_fill masked_select mean movedim nan_to_num nanmean "
+    "nansum permute repeat_interleave requires_grad_ reshape split squeeze stack sum to transpose type type_as "
+    "unbind unsqueeze view view_as"
 )
 """Functions whose result rises with their tensor."""
 
-CLIPS: Final = functions("clamp clamp_max clamp_min clip")
+CLIPS: Final = functions("clamp clamp_max clamp_min clip hardtanh")
 """Functions that hold numbers between bounds."""
 
 LEAST, MOST = functions("fmin min minimum"), functions("fmax max maximum")
@@ -46,9 +46,6 @@ MADE: Final[Mapping[str, Quantity]] = {
     "softmax": Quantity("chances"),
 }
 """Results of functions of torch, of logits or log-probs that need not be known; labels may leave tokens out."""
-
-BACKWARD: Final = frozenset({"allow_unused", "create_graph", "inputs", "retain_graph"})
-"""The options of what takes gradients that leave them as they are."""
 
 
 def is_hardly_negative(division: Operation[PolicyValue]) -> bool:
@@ -84,8 +81,8 @@ def named_column(spec: ColumnSpec, path: str) -> PolicyValue:
         return Quantity("tokens", masks=frozenset([path]))
     if LOG_PROB.fullmatch(name):
         if REFERENCE.fullmatch(path) and not TEACHER.fullmatch(name):
-            return Quantity("reference")
-        return None if OTHERS.fullmatch(path.replace("old", "")) else Quantity("old")
+            return Quantity("reference", above=path)
+        return None if OTHERS.fullmatch(path.replace("old", "")) else Quantity("old", above=path)
     return Quantity("advantage", of_rows=len(spec.dims) == 1) if GAIN.fullmatch(name) else None
 
 
@@ -94,17 +91,25 @@ def named_result(operation: Operation[PolicyValue]) -> PolicyValue:
     match operation.node:
         case ast.Call(ast.Attribute(owner, name)) if not OTHERS.fullmatch(f"{ast.unparse(owner)}.{name}".lower()):
             if ENTROPY.fullmatch(name):
-                return of_tokens(Quantity("entropy"), operation.node)
+                is_of_policy = POLICY.fullmatch(last_name(owner).lower()) is not None
+                return of_tokens(Quantity("entropy", of_tokens=is_of_policy), operation.node)
             return Quantity("log_prob") if LOG_PROB.fullmatch(name) else None
     return None
 
 
 def of_tokens(value: PolicyValue, made: ast.expr) -> PolicyValue:
     """A value that an expression makes, unless it is a distribution, or its entropy, of another part of a model."""
-    if not terms.has_kind(value, "categorical", "chances", "distribution", "entropy"):
+    if not terms.has_kind(value, "categorical", "chances", "distribution", "entropy", "logits"):
         return value
     names = {last_name(node).lower() for node in ast.walk(made)} - {"v"}
     return None if any(map(PART.fullmatch, names)) else value
+
+
+def named_logits(call: ast.Call) -> PolicyValue:
+    """The logits that a call gives whose result is not known otherwise, by its name."""
+    names = {last_name(node).lower() for node in ast.walk(call)}
+    is_of_part = any(map(PART.fullmatch, names)) or OTHERS.fullmatch(ast.unparse(call.func).lower())
+    return Quantity("logits") if LOGITS.fullmatch(last_name(call.func)) and not is_of_part else None
 
 
 def distribution_of(node: ast.expr) -> PolicyValue:

@@ -13,18 +13,46 @@ Whatever takes some tokens, by an index, a test or labels, may leave out any.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.row_tensors import functions
-from hfdsl.check.losses.terms import SELECTION, SOME, UNKNOWN_PART, Divisor, PolicyValue, Quantity
+from hfdsl.check.losses.functions import COUNTS
+from hfdsl.check.losses.terms import (
+    BEGINNING,
+    PARTS,
+    POSITIVE,
+    SELECTION,
+    SOME,
+    Divisor,
+    PolicyValue,
+    Quantity,
+    has_terms,
+)
 
 TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_not logical_or lt ne ones ones_like")
 """Functions whose result may be a mask of tokens."""
 
+ELEMENTWISE_COUNTS: Final = functions("abs square")
+"""Functions that give a number for each token, and so may be of a mask."""
+
+CHOICES: Final = functions("cat index_select masked_fill masked_select where")
+"""Functions that take some numbers of a tensor, or put others among them."""
+
 TRUE: Final = frozenset({("eq", "1"), ("eq", "True"), ("ge", "1"), ("gt", "0"), ("gt", "0.5"), ("ne", "0")})
 """Comparisons that are true where a mask is."""
+
+
+def tested(operation: Operation[PolicyValue]) -> PolicyValue:
+    """The result of a test or a count: numbers that are at least 0, and may be a mask; None for other functions."""
+    if operation.function in TESTS:
+        return POSITIVE.masked(*masks_of_test(operation))
+    if operation.function not in COUNTS or has_terms(operation.source):
+        return None
+    is_unknown = operation.source is None and operation.function in ELEMENTWISE_COUNTS
+    return POSITIVE.masked(*(SOME if is_unknown else getattr(operation.source, "masks", ())))
 
 
 def takes_some(operation: Operation[PolicyValue]) -> bool:
@@ -32,7 +60,9 @@ def takes_some(operation: Operation[PolicyValue]) -> bool:
     arguments = [*operation.positional, *operation.named.values()]
     has_sizes = any(isinstance(argument, (ast.List, ast.Tuple)) for argument in arguments)
     is_cut = operation.function in ("chunk", "split", "unbind") and (has_sizes or len(arguments) > 1)
-    return is_cut or operation.function in ("cat", "index_select", "masked_fill", "masked_select", "where")
+    alternatives = {*operation.others} if all(isinstance(value, Quantity) for value in operation.others) else set()
+    is_of_alike = operation.function == "where" and len(operation.others) == 2 and len(alternatives) == 1
+    return is_cut or (operation.function in CHOICES and not is_of_alike)
 
 
 def counted_by_mean(operation: Operation[PolicyValue]) -> Divisor:
@@ -60,8 +90,40 @@ def element(source: Quantity, index: ast.expr) -> Quantity:
     picks = any(not isinstance(part, (ast.Constant, ast.Slice, ast.UnaryOp)) for part in parts)
     if picks and source.kind == "distribution":
         return replace(source, kind="log_prob").masked(SELECTION)
-    is_slice = isinstance(index, ast.Slice) or (parts and not picks)
-    return source if _takes_all_tokens(index) else source.masked(UNKNOWN_PART if is_slice else SELECTION)
+    return source.masked(*masks_of_index(index))
+
+
+def masks_of_index(index: ast.expr) -> frozenset[str]:
+    """The tokens that an index leaves out, as masks."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if _takes_all_tokens(index):
+        return frozenset()
+    if all(isinstance(part, (ast.Constant, ast.Slice, ast.UnaryOp)) for part in parts) and parts != [index]:
+        return frozenset([BEGINNING]) if _leaves_out_beginning(parts) else SOME
+    return SOME if isinstance(index, ast.Slice) else frozenset([SELECTION])
+
+
+def masks_of_choice(operation: Operation[PolicyValue]) -> frozenset[str]:
+    """The masks of log-probs that are chosen by tokens: those of these, and any if they are unknown."""
+    source = operation.source.masks if isinstance(operation.source, Quantity) else frozenset[str]()
+    tokens = [value for value in operation.others if isinstance(value, Quantity) and value.kind == "tokens"]
+    return source | (tokens[0].masks & {*PARTS, SELECTION} if tokens else SOME)
+
+
+def masks_of_both(operation: Operation[PolicyValue]) -> frozenset[str]:
+    """The masks of a comparison of two tensors: those of both, and any if one is unknown."""
+    both = operation.source, *operation.others[:1]
+    return frozenset[str]().union(*(value.masks if isinstance(value, Quantity) else SOME for value in both))
+
+
+def _leaves_out_beginning(parts: Sequence[ast.expr]) -> bool:
+    """Whether an index takes all rows, and of each the tokens from one on, but perhaps the last."""
+    first, *others = parts
+    written = [ast.unparse(part) for part in others]
+    cuts = [part for part in others if isinstance(part, ast.Slice) and part.lower is not None and part.step is None]
+    ends = {ast.unparse(cut.upper) if cut.upper is not None else "" for cut in cuts}
+    is_whole = {*written} - {ast.unparse(cut) for cut in cuts} <= {":", "None", "..."}
+    return ast.unparse(first) in (":", "...") and len(cuts) == 1 and ends <= {"", "-1"} and is_whole
 
 
 def _takes_all_tokens(index: ast.expr) -> bool:

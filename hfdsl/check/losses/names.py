@@ -31,8 +31,29 @@ COEFFICIENT: Final = re.compile(
 ENTROPY: Final = re.compile(r"(compute_|get_|token_)?entropy(_from_logits)?")
 """The names of methods that give an entropy, where they cannot be read."""
 
+LOGITS: Final = re.compile(r"(.*_)?logits?(_.*)?")
+"""The names of what gives logits of tokens, unless a part of a model does."""
+
+POLICY: Final = re.compile(
+    r"(.*_)?(actor|agent|categorical|dist|distribution|llm|lm|model|module|net|network|pi|policy|self)"
+)
+"""The names of what has an entropy of tokens, where it cannot be read."""
+
 PART: Final = re.compile(
     r"((.*_)?(att|attention|attn|critic|gates?|gating|moe|reward|router|routers|routing|value)|v)"
     r"(_?(dist|head|logits|model|net|probs|scores|weights))*"
 )
 """The names of parts of a model whose distributions are not of tokens; ``v`` only with what it is of."""
+
+SAMPLED: Final = re.compile(
+    r"(.*_)?(behaviou?r|engine|gen|generation|infer|inference|rollout|sampled?|sampler|sampling|sglang|vllm)_.*"
+)
+"""The names of columns with log-probs of the policy that sampled."""
+
+PROXIMAL: Final = re.compile(r"(.*_)?prox(imal)?_.*")
+"""The names of columns with log-probs of a policy after that, to which a decoupled loss clips its ratio."""
+
+OTHER_MODELS: Final = re.compile(
+    r"behaviou?r|copy|critic|ema|engine|frozen|gen(?!eric)|infer|old|prior|prox|ref|rollout|sampl|sglang|target|teacher|vllm"
+)
+"""The names of models in code that need not be the policy that is updated."""

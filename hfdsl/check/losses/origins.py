@@ -6,6 +6,7 @@ A worked example, of an update that computes its old log-probs again::
     now = self.log_probs(experience)                   the same, so that now - old is 0
     with self.model.disable_adapter():
         ref = self.log_probs(experience)               another one: the context may change weights
+    chances = self.model(ids).logits.softmax(-1)       maker: self.model
 
 Text decides it, so names in it have to be set once at most, and nothing may be called for its effects in between.
 """
@@ -15,13 +16,16 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from hfdsl.check.bodies.interpretation import Operation
-from hfdsl.check.bodies.names import last_name, parameter_names
+from hfdsl.check.bodies.interpretation import MODULES, Operation
+from hfdsl.check.bodies.names import last_name, local_names, parameter_names
+from hfdsl.check.bodies.scopes import FunctionScope
 from hfdsl.check.bodies.syntax import assigned_names
-from hfdsl.check.losses.terms import PolicyValue, Quantity, with_origin
-from hfdsl.check.sources import Function
+from hfdsl.check.losses.functions import SAME
+from hfdsl.check.losses.joins import with_origin
+from hfdsl.check.losses.masks import CHOICES, masks_of_index
+from hfdsl.check.losses.terms import SELECTION, PolicyValue, Quantity
 
 QUIET: Final = frozenset({"append", "backward", "debug", "info", "print", "warning", "zero_grad"})
 """Functions that are called for their effects, and change no weights."""
@@ -29,19 +33,27 @@ QUIET: Final = frozenset({"append", "backward", "debug", "info", "print", "warni
 PLAIN_CONTEXTS: Final = frozenset({"autocast", "inference_mode", "no_grad", "nullcontext", "record_function"})
 """Contexts in which a model has the same weights."""
 
+DISTRIBUTIONS: Final = frozenset({"Categorical", "log_softmax", "softmax"})
+"""Functions that make a distribution of logits."""
+
 
 class LogProbOrigins:
     """The origins of log-probs in a function; ``effects`` are the statements that may change weights, so far.
 
-    ``scope`` tells calls of functions apart.
+    ``number`` tells calls of functions apart.
     """
 
-    def __init__(self, definition: Function, effects: list[ast.stmt] | None = None, scope: int = 0) -> None:
-        self.definition, self.effects, self.scope = definition, [] if effects is None else effects, scope
+    def __init__(self, scope: FunctionScope) -> None:
+        self.scope, self.effects, self.number = scope, list[ast.stmt](), 0
         self.versions = Counter[str]()
-        stores = (node for node in ast.walk(definition) if isinstance(node, ast.Name))
+        stores = (node for node in ast.walk(scope.definition) if isinstance(node, ast.Name))
         self.assigned = Counter(node.id for node in stores if not isinstance(node.ctx, ast.Load))
-        self.assigned.update(parameter_names(definition))
+        self.assigned.update(parameter_names(scope.definition))
+
+    def enclosed_in(self, outer: LogProbOrigins) -> None:
+        """Take the names of the function that this one is defined in."""
+        own = local_names(self.scope.definition)
+        self.assigned.update({name: count for name, count in outer.assigned.items() if name not in own})
 
     def note(self, statement: ast.stmt) -> None:
         """Note a statement that may change weights, or sets names."""
@@ -66,12 +78,15 @@ class LogProbOrigins:
         """The origin of what an expression gives; empty if other numbers may have the same text."""
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         is_certain = all(self.assigned[name] <= 1 for name in names)
-        return f"{ast.unparse(node)} after {len(self.effects)}" if is_certain else ""
+        owner = "" if self.scope.receiver == "self" else f" of {self.scope.receiver}"
+        return f"{ast.unparse(node)}{owner} after {len(self.effects)}" if is_certain else ""
 
     def traced(self, operation: Operation[PolicyValue], result: PolicyValue) -> PolicyValue:
         """The result of an operation with its origin."""
         if isinstance(result, Quantity) and operation.function in ("log_softmax", "softmax"):
             return replace(result, origin=self._of_logits(operation))
+        if isinstance(result, Quantity) and result.kind == "categorical":
+            return replace(result, origin=result.origin or self.as_written(operation.node))
         if not isinstance(result, Quantity) or result.kind != "log_prob":
             return result
         source = operation.source
@@ -88,7 +103,50 @@ class LogProbOrigins:
         """The logits that a distribution is of, as they are written."""
         match operation.node:
             case ast.Call(ast.Attribute(receiver), [*arguments]):
-                logits = receiver if operation.is_method or not arguments else arguments[0]
-                names = sorted({part.id for part in ast.walk(logits) if isinstance(part, ast.Name)})
-                return f"{ast.unparse(logits)} of {self.scope}, {[self.versions[name] for name in names]}"
+                return self.as_written(receiver if operation.is_method or not arguments else arguments[0])
         return ""
+
+    def as_written(self, node: ast.expr) -> str:
+        """An expression as it is written, with the versions of its names."""
+        names = sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)})
+        return f"{ast.unparse(node)} of {self.number}, {[self.versions[name] for name in names]}"
+
+
+class LogitMaker(NamedTuple):
+    """The call that makes logits, such as ``self.model``, empty if several may; and what is left out of its logits."""
+
+    call: str = ""
+    masks: frozenset[str] = frozenset()
+
+
+class LogitMakers:
+    """The makers of the names of a function, as far as it has run."""
+
+    def __init__(self, scope: FunctionScope) -> None:
+        self.scope, self.by_name = scope, dict[str, LogitMaker]()
+
+    def of(self, node: ast.expr) -> LogitMaker:
+        """The maker of logits, or of a distribution of them."""
+        match node:
+            case ast.Name(name):
+                return self.by_name.get(name, LogitMaker())
+            case ast.Subscript(inner, ast.Constant()) | ast.Attribute(inner, "logits"):  # of what a model returns
+                return self.of(inner)
+            case ast.Subscript(inner, index):
+                return self._of_part(inner, masks_of_index(index))
+            case ast.BinOp(left, ast.Add() | ast.Div() | ast.Mult() | ast.Sub()):
+                return self.of(left)
+            case ast.Call(ast.Attribute(ast.Name(module), function), [first, *_]) if module in MODULES:
+                return self._of_function(function, first) if function in SAME | DISTRIBUTIONS else LogitMaker()
+            case ast.Call(ast.Attribute(inner, function)) if function in SAME | DISTRIBUTIONS:
+                return self._of_function(function, inner)
+            case ast.Call(function):
+                return LogitMaker(ast.unparse(function).replace("self", self.scope.receiver, 1))
+        return LogitMaker()
+
+    def _of_function(self, function: str, source: ast.expr) -> LogitMaker:
+        return self._of_part(source, frozenset([SELECTION] if function in CHOICES else []))
+
+    def _of_part(self, whole: ast.expr, masks: frozenset[str]) -> LogitMaker:
+        made = self.of(whole)
+        return made._replace(masks=made.masks | masks) if made.call else made

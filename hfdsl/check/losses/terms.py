@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from hfdsl.check.bodies.linear_numbers import Linear
 from hfdsl.graph.spans import NOWHERE, Span
 
 QuantityKind: TypeAlias = Literal[
@@ -41,14 +42,21 @@ QuantityKind: TypeAlias = Literal[
 ``log_prob`` those of chosen tokens; ``old`` and ``reference`` are those of other policies. ``gap`` is a difference of
 log-probs, and ``ratio`` its exponential. A ``reference_surrogate`` has a ratio to a reference."""
 
+OWN, NOW = "self, before", "self"
+"""The policy itself before an update, and in it, where columns are named by their paths."""
+
 TERMS: Final = frozenset({"entropy", "gap", "kl", "surrogate"})
 """The kinds of what a loss is a sum of."""
 
-UNKNOWN_PART, SELECTION = "?", "[]"
-"""A mask or a slice that may leave out any tokens, and whatever else takes some of them, such as an index."""
+UNKNOWN_PART, BEGINNING, SELECTION = "?", "[:, n:]", "[]"
+"""A mask or a slice that may leave out any tokens, a slice that leaves out the first of each row, such as the prompt,
+and whatever else takes some tokens, such as an index."""
 
 SOME: Final = frozenset({UNKNOWN_PART})
 """The masks of some tokens, which are unknown."""
+
+PARTS: Final = SOME | {BEGINNING}
+"""What leaves out tokens and is no column."""
 
 Divisor: TypeAlias = Literal["", "tokens", "padding", "width"]
 """The count that a masked sum is divided by: of tokens, of tokens and padding in a batch, or in each row; empty for any
@@ -56,6 +64,13 @@ other."""
 
 Base: TypeAlias = Literal["", "old", "own", "reference"]
 """The other side of a comparison of log-probs: ``own`` are the same ones, with their gradient; empty if unknown."""
+
+
+class ClipBound(NamedTuple):
+    """A bound of a clip: the number, and where it is written."""
+
+    number: Linear
+    place: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,10 @@ class Quantity:
     one number of many. Advantages ``of_rows`` are the same for all tokens of a row, and so are surrogates made of them.
     ``masks`` are the columns that leave some of these numbers out, by their paths. A gap is ``centered`` if it is 0 at
     tokens that became neither likelier nor rarer, and a ratio if it is 1 there. ``constant`` ones have no gradient. Two
-    with the same ``origin`` are computed alike, from the same numbers.
+    with the same ``origin`` are computed alike, from the same numbers. Of ``bounds``, a lower and an upper one, numbers
+    that are held from one side have one. A gap, a ratio or a weight has a policy ``above`` and one ``below``, as their
+    columns are called; old log-probs have one ``above``. Distributions and their entropies are certainly ``of_tokens``
+    if logits are, whose ``maker`` is what the body calls for them.
     """
 
     kind: QuantityKind
@@ -81,15 +99,24 @@ class Quantity:
     divisor: Divisor = field(default="", compare=False)
     centered: bool = field(default=False, compare=False)
     origin: str = field(default="", compare=False)
+    above: str = field(default="", compare=False)
+    below: str = field(default="", compare=False)
+    of_tokens: bool = field(default=False, compare=False)
+    maker: str = field(default="", compare=False)
+    bounds: tuple[ClipBound | None, ClipBound | None] = field(default=(None, None), compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
     def times(self, sign: int) -> Quantity:
         """These numbers times one of a sign."""
-        return replace(self, sign=self.sign * sign)
+        return replace(self, sign=self.sign * sign, bounds=self.bounds if sign == 1 else (None, None))
 
     def off_center(self) -> Quantity:
         """These numbers where something was added to them."""
-        return replace(self, centered=False)
+        return replace(self, centered=False, bounds=(None, None))
+
+    def between(self, above: str, below: str) -> Quantity:
+        """These numbers, as those of two policies."""
+        return replace(self, above=above, below=below)
 
     def masked(self, *masks: str) -> Quantity:
         """These numbers where masks leave some out."""
@@ -109,7 +136,21 @@ class Several(NamedTuple):
     values: tuple[Any, ...]
 
 
-PolicyValue: TypeAlias = Quantity | Sum | Several | None
+class Dictionary(NamedTuple):
+    """A dictionary of values, by its keys."""
+
+    entries: dict[str, Any]
+
+
+class Stacked(NamedTuple):
+    """Two values along a new dim of a tensor, as it is written."""
+
+    left: Quantity
+    right: Quantity
+    dim: str
+
+
+PolicyValue: TypeAlias = Quantity | Sum | Several | Dictionary | Stacked | None
 """The abstract value of an expression; None if unknown."""
 
 POSITIVE: Final = Quantity("number")
@@ -155,6 +196,11 @@ def is_everywhere(term: Quantity) -> bool:
     return not term.constant and (term.of_rows or is_entropy(term) or is_comparison(term))
 
 
+def may_leave_padding_out(masks: frozenset[str]) -> bool:
+    """Whether what leaves out tokens may have left out padding, which is at the end of rows."""
+    return not masks <= {BEGINNING}
+
+
 def terms_of(value: PolicyValue) -> frozenset[Quantity]:
     """The terms of a sum, or a quantity alone."""
     if isinstance(value, Sum):
@@ -162,74 +208,25 @@ def terms_of(value: PolicyValue) -> frozenset[Quantity]:
     return frozenset([value]) if isinstance(value, Quantity) else frozenset()
 
 
+def part_of(value: PolicyValue, position: int) -> PolicyValue:
+    """The value at a position of a tuple; None of other values."""
+    values: tuple[PolicyValue, ...] = value.values if isinstance(value, Several) else ()
+    return values[position] if position < len(values) else None
+
+
 def total(*values: PolicyValue) -> PolicyValue:
-    """All terms of several values; numbers change nothing."""
-    terms = frozenset[Quantity]().union(*map(terms_of, values))
-    terms = frozenset(term for term in terms if term.kind != "number")
+    """All terms of several values; numbers change nothing, and what leaves out tokens of one of two alike may of both.
+
+    >>> total(Quantity("kl"), Quantity("kl", masks=frozenset({"mask"}))).masks
+    frozenset({'mask'})
+    """
+    by_meaning = dict[Quantity, Quantity]()
+    for term in (term for value in values for term in terms_of(value) if term.kind != "number"):
+        by_meaning[term] = by_meaning.get(term, term).masked(*term.masks)
+    terms = frozenset(by_meaning.values())
     if len(terms) == 1:
         return next(iter(terms))
     return Sum(terms) if terms else None
-
-
-def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
-    """One of two values: of sums, all terms of both."""
-    if isinstance(left, Several) and isinstance(right, Several) and len(left.values) == len(right.values):
-        return Several(tuple(map(either, left.values, right.values)))
-    if isinstance(left, Quantity) and isinstance(right, Quantity) and left == right:
-        origin = left.origin if left.origin == right.origin else ""
-        left = replace(left, centered=left.centered and right.centered, origin=origin)
-        either_one = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)
-        return either_one if left.divisor == right.divisor else replace(either_one, divisor="")
-    if left == right:
-        return left
-    if (
-        isinstance(left, Quantity)
-        and isinstance(right, Quantity)
-        and left.kind == right.kind == "old"
-        and left.sign == right.sign
-    ):
-        return either(replace(left, constant=False), replace(right, constant=False))
-    for ratio, other in ((left, right), (right, left)):
-        if isinstance(ratio, Quantity) and ratio.kind == "ratio" and has_kind(other, "number"):
-            return replace(ratio, clipped=True, centered=False)
-    others = [value for value in (left, right) if not has_terms(value)]
-    if len(others) < 2 and all(other is None or has_kind(other, "number") for other in others):
-        return total(left, right)
-    return None
-
-
-def without_gradient(value: PolicyValue) -> PolicyValue:
-    """A value without its gradient: log-probs of the policy are old ones, and a ratio is a weight."""
-    match value:
-        case Several(values):
-            return Several(tuple(map(without_gradient, values)))
-        case Sum(several):  # advantages and other numbers
-            gains = [term for term in several if term.kind == "advantage"]
-            return gains[0] if len(gains) == 1 else None
-        case Quantity("log_prob"):
-            return replace(value, kind="old", constant=True)
-        case Quantity("ratio"):
-            return POSITIVE.masked(*value.masks)
-        case Quantity("number" | "advantage" | "old" | "reference"):
-            return value
-        case Quantity() if value.kind == "entropy" or is_comparison(value) or value.constant:
-            return replace(value, constant=True)
-    return None
-
-
-def with_gradient(value: PolicyValue) -> PolicyValue:
-    """A value of which gradients are taken from here on: detached log-probs of the policy, as a leaf, are its own."""
-    if isinstance(value, Quantity) and value.constant:
-        return replace(value, kind="log_prob" if value.kind == "old" else value.kind, constant=False)
-    return value
-
-
-def with_origin(value: PolicyValue, origin: str) -> PolicyValue:
-    """A value that is computed as another one with this origin; of a tuple, each part as the same part of it."""
-    if isinstance(value, Several):
-        parts = (with_origin(part, f"{origin}[{i}]" if origin else "") for i, part in enumerate(value.values))
-        return Several(tuple(parts))
-    return replace(value, origin=origin) if isinstance(value, Quantity) and value.kind == "log_prob" else value
 
 
 def negative(value: PolicyValue) -> PolicyValue:
@@ -249,12 +246,13 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         return total(*(product(a, b) for a in terms_of(left) for b in terms_of(right)))
     if not isinstance(left, Quantity) or not isinstance(right, Quantity):
         return None
-    left, right = _as_weight(left, right), _as_weight(right, left)
+    if "advantage" not in (left.kind, right.kind):  # which make no surrogate of it alone
+        left, right = as_weight(left), as_weight(right)
     for a, b in ((left, right), (right, left)):
         if a.kind == "number":
             scaled = b if a.masks or b.kind == "gap" else b.off_center()
             if b.kind == "number":
-                scaled = replace(scaled, statistic=_is_statistic(a, b))
+                scaled = replace(scaled.between(*policies(a, b)), statistic=_is_statistic(a, b))
             weighted = scaled if a.statistic or scaled.divisor else replace(scaled, divisor=a.divisor)
             return weighted.times(a.sign).masked(*a.masks) if a.sign else None
         is_gain = a.kind == "advantage" or (a.kind == "surrogate" and a.constant)
@@ -266,8 +264,16 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         if a.kind == "advantage" and b.kind == "ratio" and is_to_reference:
             return Quantity("reference_surrogate", a.sign * b.sign, clipped=b.clipped, masks=a.masks | b.masks)
         if a.kind == "chances" and b.kind == "distribution" and a.origin == b.origin != "":
-            return Quantity("entropy", -a.sign * b.sign, masks=a.masks | b.masks)
+            of_tokens = a.of_tokens or b.of_tokens
+            entropy = Quantity("entropy", -a.sign * b.sign, masks=a.masks | b.masks)
+            return replace(entropy, origin=a.origin, of_tokens=of_tokens, maker=a.maker)
     return None
+
+
+def policies(left: Quantity, right: Quantity) -> tuple[str, str]:
+    """The policies of two weights together: of the one that has any."""
+    both = [(weight.above, weight.below) for weight in (left, right) if weight.above or weight.below]
+    return both[0] if len(both) == 1 else ("", "")
 
 
 def _is_statistic(left: Quantity, right: Quantity) -> bool:
@@ -276,10 +282,10 @@ def _is_statistic(left: Quantity, right: Quantity) -> bool:
     return any(value.statistic for value in both) and all(value.statistic or not value.masks for value in both)
 
 
-def _as_weight(value: Quantity, other: Quantity) -> Quantity:
-    """A ratio without a gradient as a number, beside anything but advantages, of which it makes no surrogate alone."""
-    is_weight = value.kind == "ratio" and value.constant and value.base == "old" and other.kind != "advantage"
-    return POSITIVE.times(value.sign).masked(*value.masks) if is_weight else value
+def as_weight(value: Quantity) -> Quantity:
+    """A ratio without a gradient as a number."""
+    is_weight = value.kind == "ratio" and value.constant and value.base == "old"
+    return POSITIVE.times(value.sign).masked(*value.masks).between(value.above, value.below) if is_weight else value
 
 
 def of_each(value: PolicyValue, change: Callable[[Quantity], Quantity]) -> PolicyValue:
@@ -306,7 +312,7 @@ def quotient(value: PolicyValue, divisor: Quantity | None) -> PolicyValue:
     """
     if divisor is None:
         return of_each(value, lambda q: replace(q, divisor="", centered=q.centered and q.kind == "gap"))
-    result = product(value, replace(divisor, masks=frozenset()))
+    result = product(value, replace(divisor, masks=frozenset(), above=divisor.below, below=divisor.above))
     counts_tokens = divisor.statistic and divisor.masks
     return of_each(result, lambda quantity: replace(quantity, divisor="tokens")) if counts_tokens else result
 
@@ -336,15 +342,17 @@ def _of_log_probs(left: Quantity, right: Quantity) -> Quantity | None:
     if left.sign != -right.sign:
         return None
     masks, statistic = left.masks | right.masks, left.statistic or right.statistic
+    policies = [term.above if term.kind in ("old", "reference") else NOW for term in (left, right)]
+    above, below = policies if left.sign > 0 else policies[::-1]
+    gap = Quantity("gap", left.sign, statistic=statistic, masks=masks, above=above, below=below)
     if left.kind in ("log_prob", "old") and right.kind == "reference":
-        constant = left.kind == "old"
-        return Quantity("gap", left.sign, "reference", constant=constant, statistic=statistic, masks=masks)
-    if left.kind == right.kind == "old" and left.constant and not right.constant:
-        return Quantity("gap", left.sign, "old", constant=True, statistic=statistic, masks=masks, centered=True)
+        return replace(gap, base="reference", constant=left.kind == "old")
+    if left.kind == right.kind == "old" and not right.constant and (left.constant or "" != left.above != right.above):
+        return replace(gap, base="old", constant=True, centered=True)
     if left.kind == right.kind == "log_prob" and left.origin == right.origin != "" and left.masks == right.masks:
-        return Quantity("gap", left.sign, "own", statistic=statistic, masks=masks, origin=left.origin)
+        return replace(gap, base="own", origin=left.origin)
     if left.kind == "log_prob" and right.kind == "old":
-        return Quantity("gap", left.sign, "old", statistic=statistic, masks=masks, centered=True)
+        return replace(gap, base="old", centered=True)
     if left.kind == "ratio" and right.kind == "gap" and left.base == right.base:
         sign = -left.sign if left.upside_down else left.sign
         constant = left.constant and right.constant
@@ -356,7 +364,7 @@ def exponential(source: Quantity, *, centered: bool = True) -> Quantity | None:
     """The exponential: of a gap, a ratio; it is not ``centered`` if 1 is subtracted from it."""
     match source.kind:
         case "gap":
-            is_centered = source.centered and centered
+            is_centered, source = source.centered and centered, replace(source, bounds=(None, None))
             if source.constant and source.base == "old":  # a weight, whichever policy is above
                 return replace(source, kind="ratio", sign=1, centered=is_centered)
             return replace(source, kind="ratio", upside_down=source.sign < 0, centered=is_centered)

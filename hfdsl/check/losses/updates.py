@@ -1,4 +1,4 @@
-"""Updates of policies, interpreted: the losses that a method of the user's certainly minimizes.
+"""Updates of policies, interpreted: the losses that a user's method certainly minimizes.
 
 A worked example::
 
@@ -14,13 +14,17 @@ code that may turn the sign of a gradient; and where a number of a role is negat
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from hfdsl.check.bodies.interpretation import RowGroups
 from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.known_values import constructor_arguments
 from hfdsl.check.bodies.names import last_name, value_of
+from hfdsl.check.bodies.objects import KeptValue, given_values
 from hfdsl.check.bodies.optimizers import steps_of
 from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of
 from hfdsl.check.bodies.syntax import definition_of
@@ -29,6 +33,7 @@ from hfdsl.check.losses import terms
 from hfdsl.check.losses.coefficients import may_have_negative_coefficients
 from hfdsl.check.losses.collected import Collected
 from hfdsl.check.losses.interpretation import PolicyInterpretation
+from hfdsl.check.losses.rates import has_negative_rate, rates
 from hfdsl.check.losses.terms import PolicyValue, Quantity, Several
 from hfdsl.check.program import Program, call_numbers, signature_of
 from hfdsl.graph.program import Constant, Node, RoleCall
@@ -42,7 +47,7 @@ SURROGATE: Final = (Quantity("log_prob"), Quantity("old"), Quantity("advantage")
 
 
 class InterpretedSurrogate(NamedTuple):
-    """The surrogate that a loss of the user's returns, what was found on the way, and the numbers of its attributes."""
+    """The surrogate that a user's loss returns, what was found on the way, and the numbers of its attributes."""
 
     value: PolicyValue
     found: Collected
@@ -50,20 +55,30 @@ class InterpretedSurrogate(NamedTuple):
 
 
 def interpreted_update(program: Program, node: Node) -> Collected | None:
-    """The losses that a method of the user's minimizes; None if it takes no optimizer steps, or may not minimize."""
+    """The losses that a user's method minimizes; None if it takes no optimizer steps, or may not minimize."""
     signature = signature_of(node)
     if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
         return None
     role, place = program.role_class(node.role), program.placement(node)
-    if not _minimizes(role, node.method):
+    if not minimizes(role, node.method):
         return None
     given = None if place is None else (place.args, place.kwargs)
-    numbers = tuple(static_numbers(node).items())
-    return _interpreted(signature, role, node.method, numbers, may_have_negative_coefficients(role, given))
+    constructor: Any = inspect.unwrap(role.__init__)  # type: ignore[misc]
+    objects = tuple(given_values(role, constructor_arguments(constructor, given)).items())
+    kinds = [value for _, value in objects if isinstance(value, type)]
+    numbers, may_be_negative = tuple(static_numbers(node).items()), may_have_negative_coefficients(role, given)
+    may_be_negative |= any(may_have_negative_coefficients(kind, None) for kind in kinds)
+    if may_be_negative and any(
+        True for function in chain.from_iterable(code_of(role).functions.values()) for _ in rates(function)
+    ):
+        return None  # the rate may be that number
+    if any(_may_ascend(code_of(kind)) for kind in kinds):
+        return None
+    return _interpreted(signature, role, node.method, numbers, objects, may_be_negative)
 
 
 @lru_cache(maxsize=256)
-def _minimizes(role: type, method: str) -> bool:
+def minimizes(role: type, method: str) -> bool:
     """Whether a method can be read and takes optimizer steps, and nothing in the code of its role may ascend."""
     code = code_of(role)
     return method in methods_of(role) and next(steps_of(code, method), None) is not None and not _may_ascend(code)
@@ -75,13 +90,14 @@ def _interpreted(
     role: type,
     method: str,
     numbers: tuple[tuple[str, PolicyValue], ...],
+    objects: tuple[tuple[str, KeptValue], ...],
     has_negative_numbers: bool,
 ) -> Collected | None:
     methods = methods_of(role)
-    body = PolicyInterpretation.of_method(signature, methods[method], methods)
+    body = PolicyInterpretation.of_method(signature, methods[method], methods, role, objects)
     body.trusts_coefficients = not has_negative_numbers
     body.names |= dict(numbers)
-    return body.found if body.completed().is_whole else None
+    return body.found.of_tokens() if body.completed().is_whole else None
 
 
 def interpreted_surrogates(node: Node) -> Iterator[InterpretedSurrogate]:
@@ -101,7 +117,7 @@ def interpreted_surrogates(node: Node) -> Iterator[InterpretedSurrogate]:
         body.numbers = {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
         result = body.completed().result()
         surrogate = result.values[0] if isinstance(result, Several) and result.values else None
-        yield InterpretedSurrogate(surrogate, body.found, body.numbers)
+        yield InterpretedSurrogate(body.found.terms_of_tokens(surrogate), body.found, body.numbers)
 
 
 def static_numbers(node: Node) -> dict[str, PolicyValue]:
@@ -112,7 +128,7 @@ def static_numbers(node: Node) -> dict[str, PolicyValue]:
 
 def _may_ascend(code: RoleCode) -> bool:
     """Whether code may turn the sign of gradients."""
-    return any(_turns_gradients(function) for several in code.functions.values() for function in several)
+    return has_negative_rate(code) or any(map(_turns_gradients, chain.from_iterable(code.functions.values())))
 
 
 def _turns_gradients(function: ReadFunction) -> bool:

@@ -148,7 +148,7 @@ def _value_text(value: object) -> str:
 
 
 def nearest(key: str, options: Mapping[str, Any]) -> str | None:
-    """The option that somebody may have meant: the same words in another order or with fewer of them, or a near one.
+    """The option that may have been meant: the same words in another order or with fewer of them, or a near one.
 
     >>> nearest("micro_train_batch_size", {"train.micro_batch_size": {}, "train.batch_size": {}})
     'train.micro_batch_size'

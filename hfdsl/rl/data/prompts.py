@@ -234,7 +234,7 @@ def formatted(template: str, row: Row, place: str) -> str:
 
 
 def _check_text(value: Any, field: str, place: str) -> None:
-    """Refuse a value that is not a text or number: nobody means the ``str`` of a list or of None."""
+    """Refuse a value that is not a text or number: the ``str`` of a list or of None is never meant."""
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return
     is_conversation = isinstance(value, list) and value and all(isinstance(message, dict) for message in value)

@@ -11,7 +11,7 @@ from hfdsl.errors import DataError
 from hfdsl.rl.data.hugging_face import read
 from hfdsl.rl.fields import Count, Seed, check_fields
 from hfdsl.types.batches import closest
-from hfdsl.types.foreign_text import parse_json
+from hfdsl.types.foreign_text import json_problem, parse_json
 
 Row: TypeAlias = dict[str, Any]
 
@@ -196,7 +196,7 @@ class Lines:
         try:
             row = parse_json(text)
         except ValueError as error:  # of JSON or UTF-8
-            raise DataError("HF902", f"{self.place(index)}: not JSON: {error}") from None
+            raise DataError("HF902", f"{self.place(index)}: not JSON: {json_problem(error)}") from None
         if not isinstance(row, dict):
             raise DataError("HF902", f"{self.place(index)}: a row must be a JSON object, got {type(row).__name__}")
         return row

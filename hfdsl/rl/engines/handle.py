@@ -284,7 +284,7 @@ class EngineHandle:
                 self.asleep = False
         finally:
             for part, stream in streams.items():
-                for _ in stream if sources[part].place is None else ():  # nobody gathers what has a place
+                for _ in stream if sources[part].place is None else ():  # what has a place is not gathered
                     pass
 
     def _started(self) -> EngineProcess:

@@ -34,12 +34,12 @@ it. Code calls it before it reads or writes the host's weights, and before it ov
 engine or puts it to sleep. On a CPU, which has no streams, the copy is made when it is waited for: the latest possible
 time.
 
-A killed engine leaves whole weights, or weights that nobody uses: it never writes them while a copy is under way.
+A killed engine leaves whole weights, or weights that are not used: it never writes them while a copy is under way.
 CUDA keeps memory until the last process that has opened it closes it, as a host does. ``settle`` closes a dead engine's
 before another one starts, which needs the room.
 
 An exchange that fails has written some weights, and a peer that is late may write more. So the engine ends, as after
-any load that fails, and nobody reads that memory again.
+any load that fails, and that memory is not read again.
 
 Where weights go through the host
 ---------------------------------

@@ -22,6 +22,7 @@ from hfdsl.rl.models.tensor_parallel import parallelize, tensor_parallel_plan
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.obstacles import missing_token, model_obstacles, refuse
 from hfdsl.rl.workers.special_tokens import PAD_ADVICE, no_pad_token
+from hfdsl.rl.workers.state_bytes import SCORE_HEAD
 
 _PROGRESS_HOOK = Lock()
 
@@ -231,6 +232,6 @@ def saved_head(path: str | None) -> torch.Tensor | None:
     for file in sorted(local_folder(path).glob("*.safetensors")) if path is not None else ():
         with safe_open(str(file), framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # no dict
-                if name.endswith("score.weight"):
+                if name.endswith(SCORE_HEAD):
                     return tensors.get_tensor(name)  # type: ignore[no-any-return]
     return None

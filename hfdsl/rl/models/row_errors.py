@@ -94,7 +94,7 @@ def check_tokens(ids: torch.Tensor, model: Any) -> None:
 
 
 def check_preferences(preference: torch.Tensor) -> torch.Tensor:
-    """The preferences f32[B], which are numbers: nobody knows which response is better where a score is NaN.
+    """The preferences f32[B], which are numbers: which response is better is unknown where a score is NaN.
 
     Raises:
         HfError: HF811.

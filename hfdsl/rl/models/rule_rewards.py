@@ -49,6 +49,8 @@ class RuleReward:
             problem = f"its rule raised {type(error).__name__}: {error} ({traceback_span(error)})"
             raise bad_row(row, f"{problem}; {context}") from error
         try:
+            if isinstance(score, str | bytes):  # float("1") would be 1.0
+                raise TypeError
             reward = float(score)
         except (TypeError, ValueError):
             raise bad_row(row, f"its reward is {score!r}, expected a number; {context}") from None

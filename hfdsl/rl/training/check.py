@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from hfdsl.check.context import Timing
 from hfdsl.check.findings import Edit, Finding, order
 from hfdsl.check.raised import findings_of
 from hfdsl.check.report import CheckError, Report
@@ -31,8 +32,8 @@ from hfdsl.types.dims import Dim
 AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
 """Findings at keys of a configuration, each with the finding of the dataflow that it replaces."""
 
-DECIDED_AT_KEYS = frozenset({"HF909"})
-"""Findings of a dataflow for which a configuration knows more, such as the end token of its tokenizer."""
+DECIDED_AT_KEYS = frozenset({"HF909", "HF967"})
+"""Findings of a dataflow that are found in a configuration, too, which knows more: the end token of its tokenizer."""
 
 CAUSES: Mapping[str, tuple[str, ...]] = {"HF959": ("HF504",), "HF963": ("HF730", "HF731", "HF732", "HF963")}
 """Findings of a configuration, each with those of a dataflow that it causes: full GPUs, parameters that differ."""
@@ -46,6 +47,9 @@ def _other_value(finding: Finding) -> Any:
         case "HF360":
             limit = re.search(r"at most (\d+) are kept", finding.message)
             return None if limit is None else int(limit[1])
+        case "HF759":
+            least = re.search(r"with lag=(\d+)$", finding.message)
+            return None if least is None else int(least[1])
         case "HF943":
             return {"level": "token"}  # the default correction
         case "HF948":
@@ -55,10 +59,14 @@ def _other_value(finding: Finding) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ConfigCheck:
-    """The check of a run on a cluster; with ``elsewhere``, without the files and packages of this machine."""
+    """The check of a run on a cluster; with ``elsewhere``, without the files and packages of this machine.
+
+    With ``timing`` the reports on programs with queues say how long a step takes.
+    """
 
     cluster: Cluster | None = None
     elsewhere: bool = False
+    timing: Timing | None = None
 
     @traced_once()
     def reports(self, loaded: Loaded) -> list[Report]:
@@ -113,6 +121,7 @@ class ConfigCheck:
                 numbers=ConfigNumbers(loaded, table),
                 is_shuffled=not table and not _takes_pairs(experiment.dataflow),
                 repairs=trials is not None or not isinstance(loaded.places, Places),
+                timing=self.timing,
             )
             report = checked(report, loaded, table)
             if trials is not None:

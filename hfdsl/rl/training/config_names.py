@@ -68,7 +68,8 @@ def find_named(find: Find, text: str, field_name: str) -> Any:
 
         candidate = near_target(text, (*READY, *READY_ROLES))
         changes = () if candidate is None else (SetField(field_name, candidate),)
-        raise ConfigError("HF901", f"'{field_name}': {error.message}", field_name, changes=changes) from None
+        asked = "" if candidate is None or "did you mean" in error.message else f"; did you mean '{candidate}'?"
+        raise ConfigError("HF901", f"'{field_name}': {error.message}{asked}", field_name, changes=changes) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 def _first_paragraph(kind: type) -> str:
     """The first paragraph of a class's docstring, or of its nearest base with one; empty without any.
 
-    A dataclass that nobody gave a docstring has its own signature there, which no editor should show.
+    A dataclass without a docstring has its own signature there, which no editor should show.
     """
     for base in kind.__mro__[:-1]:
         doc = base.__dict__.get("__doc__") or ""

@@ -52,9 +52,14 @@ class Places:
         return self.main.at(field)
 
     def label(self, field: str, text: str = "") -> Label:
-        """The key of a field with a text; a value from the command line has no place in the file."""
-        change = self.change(field)
-        return Label(self.span(field), text) if change is None else Label(NOWHERE, f"--set {change}")
+        """The key of a field with a text; a value from the command line has no place in the file.
+
+        Without a text, the changes of fields below it are named.
+        """
+        if (change := self.change(field)) is not None:
+            return Label(NOWHERE, f"--set {change}")
+        changes = (f"--set {change}" for change in self.changes if change.startswith(f"{field}."))
+        return Label(self.span(field), text or ", ".join(changes))
 
     def edits(self, change: FieldChange) -> tuple[Edit, ...]:
         """The edits that make a change of a field; none if its value is from the command line."""
@@ -70,6 +75,12 @@ class Places:
         """The last change on the command line of a field, or of one above it."""
         return next((change for change in reversed(self.changes) if _is_of(field, change)), None)
 
+    def _change_below(self, field: str) -> str | None:
+        """The last change of a field below one that only the command line has."""
+        if not field or field in self.main.keys:
+            return None
+        return next((change for change in reversed(self.changes) if change.startswith(f"{field}.")), None)
+
     @contextmanager
     def located(self) -> Iterator[None]:
         """A context in which errors about fields name their file, line and key."""
@@ -84,7 +95,7 @@ class Places:
 
     def _located(self, error: ConfigError) -> ConfigError:
         span = error.span if isinstance(error.span, Span) else self.span(error.field)
-        change = self.change(error.field) if error.span is None else None
+        change = self.change(error.field) or self._change_below(error.field) if error.span is None else None
         place = f"--set {change}" if change else span.file
         message = f"{place}: {error.message.removeprefix(f'{span.file}: ')}"
         located = ConfigError(error.code, message, error.field, tuple(map(self._located, error.others)), error.changes)

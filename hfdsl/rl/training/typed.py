@@ -19,7 +19,7 @@ Traceback (most recent call last):
 ...
 hfdsl.errors.ConfigError: HF901: there is no field 'learning_rate'; did you mean 'optimizer.learning_rate'?
 
-pydantic and msgspec were tried instead. Neither refuses an unknown field of a plain dataclass of the user's, neither
+pydantic and msgspec were tried instead. Neither refuses an unknown field of a user's plain dataclass, neither
 suggests a name, and msgspec takes no union of dataclasses; so most of this file, and all of ``tables``, would stay,
 wrapped around a dependency.
 """
@@ -296,6 +296,30 @@ def _texts(annotation: Any) -> list[str]:
     return [literal for literal in literals if isinstance(literal, str)]
 
 
+OTHER_NAMES = {
+    "batch_size": "dims.B",
+    "beta": "kl",
+    "epsilon": "low",
+    "epsilon_high": "high",
+    "gradient_checkpointing": "checkpointing",
+    "kl_coef": "kl",
+    "lora_alpha": "alpha",
+    "lora_r": "rank",
+    "lr": "learning_rate",
+    "max_completion_length": "dims.R",
+    "max_new_tokens": "max_tokens",
+    "max_prompt_length": "dims.P",
+    "max_response_length": "dims.R",
+    "max_steps": "steps",
+    "micro_batch_size": "rows",
+    "n": "group",
+    "num_generations": "group",
+    "output_dir": "output",
+    "train_batch_size": "dims.B",
+}
+"""Names that other libraries have for fields; a dim is a key of the table ``dims``."""
+
+
 def no_field(kind: type, path: str, name: str) -> ConfigError:
     """The error for an unknown field, with its new name, or the nearest one, here or deeper."""
     location, wrong = f" in '{path}'" if path else "", joined(path, name)
@@ -308,24 +332,25 @@ def no_field(kind: type, path: str, name: str) -> ConfigError:
             f"'{wrong}' is not a field: the class {kind.__name__} annotates it, but lacks the decorator @dataclass"
         )
         return ConfigError("HF901", message, wrong)
-    deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name != leaf]
-    names = [field.name for field in fields(kind)]
-    candidate = nearest(name, names)
-    if deeper and candidate is None:
-        message = f"there is no field '{name}'{location}; did you mean '{joined(path, deeper[0])}'?"
-        return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, deeper[0]),))
-    changes = () if candidate is None else (RenameField(wrong, candidate),)
-    return ConfigError("HF901", f"there is no field '{name}'{location}; {closest(name, names)}", wrong, changes=changes)
+    names, meant = [field.name for field in fields(kind)], OTHER_NAMES.get(name, name)
+    deeper = [inner for inner in inner_fields(kind) if "." in inner and inner.rpartition(".")[2] == meant]
+    if meant.partition(".")[0] in names:
+        deeper = [meant]
+    near = nearest(name, names) if meant == name else None
+    field_meant = near or next(iter(deeper), None)
+    if field_meant is None:
+        return ConfigError("HF901", f"there is no field '{name}'{location}; {closest(name, names)}", wrong)
+    suggested = joined(path, field_meant) if "." in field_meant else field_meant
+    message = f"there is no field '{name}'{location}; did you mean '{suggested}'?"
+    return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, field_meant),))
 
 
-def leaves(kind: Any, path: str = "") -> Iterator[str]:
-    """The dotted names of all fields below a class that are not dataclasses themselves."""
+def inner_fields(kind: Any, path: str = "") -> Iterator[str]:
+    """The dotted names of all fields below a class."""
     for name, hint in hints(kind).items() if is_dataclass_type(kind) else ():
-        classes = [option for option in (hint, *get_args(hint)) if is_dataclass_type(option)]
-        if not classes:
-            yield joined(path, name)
-        for inner in classes:
-            yield from leaves(inner, joined(path, name))
+        yield joined(path, name)
+        for inner in (option for option in (hint, *get_args(hint)) if is_dataclass_type(option)):
+            yield from inner_fields(inner, joined(path, name))
 
 
 def is_dataclass_type(annotation: Any) -> bool:

@@ -154,7 +154,7 @@ def model_layout(model: ModelConfig, tp: int) -> StandardLayout | None:
 def training_layout(mesh: Mesh, config: ActorConfig) -> StandardLayout | None:
     """The layout in which an actor learns: slices over ``tp``, and with FSDP shards of these over ``dp``."""
     layout = model_layout(config.model, mesh.tp)
-    if layout is None or mesh.pp > 1:
+    if layout is None or mesh.pp > 1 or (config.lora is not None and mesh.tp > 1):  # HF715
         return None
     return layout.then(Shards("dp")) if config.training.sharding == "fsdp" else layout
 
@@ -253,4 +253,5 @@ def sampler_layout(mesh: Mesh, config: SamplerConfig) -> StandardLayout | None:
     if config.generation.engine == "vllm":
         return Replicas()
     layout = model_layout(config.model, mesh.gen_tp_size)
-    return None if layout is None or mesh.pp > 1 else Generation(layout)
+    sliced_adapter = config.lora is not None and mesh.tp > 1  # HF715
+    return None if layout is None or mesh.pp > 1 or sliced_adapter else Generation(layout)

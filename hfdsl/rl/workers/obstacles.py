@@ -190,7 +190,7 @@ def _of_adapter(model: ModelConfig, lora: Lora) -> Iterator[Obstacle]:
 
 def _of_tokens(model: ModelConfig) -> Iterator[Obstacle]:
     """A model that samples has a token that fills responses, and the tokens that its configuration names."""
-    # Of a folder that is not there yet, nobody knows whether its generation_config.json names a token.
+    # Whether the generation_config.json of a folder that is not there yet names a token is unknown.
     if lacks_pad(model) and (model.path is None or is_saved_model(local_folder(model.path))):
         ends = [*(model.end_tokens or ()), *own_ends(model)]
         yield Obstacle("HF812", no_pad_token(model), "model.pad_token", values=tuple(ends[:1]), help=PAD_ADVICE)

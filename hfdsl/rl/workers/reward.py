@@ -9,12 +9,14 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Costs, Pairs, PreferenceMetrics, Prompts, Scores, Sequences
+from hfdsl.rl.hub import local_folder
 from hfdsl.rl.losses import BradleyTerry
 from hfdsl.rl.workers.config import CriticConfig, RewardConfig, learning
 from hfdsl.rl.workers.gpu_memory import gpu_bytes, parameter_count
 from hfdsl.rl.workers.kept_bytes import kept_bytes
 from hfdsl.rl.workers.obstacles import obstacles, refuse
 from hfdsl.rl.workers.slicing import sliced, vocabulary
+from hfdsl.rl.workers.state_bytes import SCORE_HEAD, saved_shapes
 
 
 class Reward(hf.Worker):
@@ -27,9 +29,25 @@ class Reward(hf.Worker):
         ...
 
 
+def equal_scores(config: RewardConfig) -> str | None:
+    """Why a reward model gives every response the same score, for checks; None if its files have a score head.
+
+    >>> from hfdsl.rl.workers.config import ModelConfig
+    >>> equal_scores(RewardConfig(ModelConfig(config={"model_type": "qwen2"})))
+    'its model has no files, so its score head is 0'
+    """
+    if config.model.path is None:
+        return "its model has no files, so its score head is 0"
+    saved = saved_shapes(local_folder(config.model.path))
+    if not saved or any(name.endswith(SCORE_HEAD) for name in saved):
+        return None  # files that are not here may have it
+    return f"the files of '{config.model.path}' have no '{SCORE_HEAD}', so its score head is 0"
+
+
 class RewardModel(Reward):
     """A transformer with a linear head, whose number at the last token of a response is its score."""
 
+    equal_scores = staticmethod(equal_scores)
     gpu_bytes = staticmethod(gpu_bytes)
     parameter_count = staticmethod(parameter_count)
     obstacles = staticmethod(obstacles)

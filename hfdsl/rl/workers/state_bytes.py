@@ -16,6 +16,9 @@ from hfdsl.types.foreign_text import parse_object
 
 ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+SCORE_HEAD: Final = "score.weight"
+"""The end of the name of a head that scores, in the files of a model."""
+
 NEEDED: Final = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
@@ -66,7 +69,7 @@ def weight_counts(model: ModelConfig) -> tuple[int, int] | None:
     is_tied = bool(values.get("tie_word_embeddings")) and not output
     if is_tied and not embeddings:
         return None
-    heads = {*output, *(name for name in shapes if name.endswith("score.weight"))}
+    heads = {*output, *(name for name in shapes if name.endswith(SCORE_HEAD))}
     backbone = sum(prod(shape) for name, shape in shapes.items() if name not in heads)
     return backbone, prod(embeddings) if is_tied else sum(prod(shapes[name]) for name in output)
 

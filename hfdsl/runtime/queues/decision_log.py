@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import Final, Self, TextIO
 
-from hfdsl.errors import CheckpointError
+from hfdsl.errors import CheckpointError, WiringError
 from hfdsl.runtime.decisions import (
     CallNumber,
     Decision,
@@ -20,8 +21,11 @@ from hfdsl.runtime.decisions import (
     read_log,
     to_lines,
 )
+from hfdsl.types.numbers import brief
 
 MORE_BATCHES: Final = "give the stream as many batches as the run that wrote the log had"
+
+FROM_ITS_BEGINNING: Final = "a log can be repeated only from the step at which it begins"
 
 
 def repair_log(path: Path) -> None:
@@ -52,21 +56,40 @@ class DecisionLog:
     """
 
     def __init__(self, log: str | PathLike[str] | None, replay: str | PathLike[str] | None) -> None:
+        for name, path in (("log", log), ("replay", replay)):
+            if not isinstance(path, (str, PathLike, NoneType)):
+                raise WiringError("HF206", f"{name}= of a stream takes the path of a file, got {brief(path)}")
         self._path = None if log is None else Path(log)
         self._file: TextIO | None = None  # opened for the first decisions: a stream may never be iterated over
         self._pauses = False
         self.expected: deque[Decision] | None = None
         self.journal: list[Decision] | None = None
         self._loads: dict[CallNumber, Decision] | None = None
+        self._read = list[Decision]()
         if replay is not None:
             if self._path is not None and self._path.resolve() == Path(replay).resolve():
                 text = (
                     f"log= and replay= of a stream are both '{replay}', to which the run would append what it repeats"
                 )
                 raise CheckpointError("HF761", f"{text}; write the decisions to another file, or leave out log=")
-            self._repeat(read_log(replay))
+            self._read = read_log(replay)
+            self._repeat(self._read)
         if self._path is not None:
             repair_log(self._path)
+
+    def leave_out(self, count: int) -> None:
+        """Leave out the first decisions of the log of a whole run, which this run has made before.
+
+        Raises:
+            CheckpointError: HF761 if the log has fewer.
+        """
+        first = self._read[0] if count and self._read else None
+        if first is None or first.kind != "dispatch" or 0 not in first.groups:
+            return
+        if len(self._read) < count:
+            text = f"the log to repeat has {len(self._read)} decisions, and this run has made {count} before"
+            raise CheckpointError("HF761", f"{text}; {FROM_ITS_BEGINNING}")
+        self._repeat(self._read[count:])
 
     def _repeat(self, decisions: Iterable[Decision]) -> None:
         decisions = list(decisions)
@@ -87,6 +110,11 @@ class DecisionLog:
     def loads(self) -> Loads | None:
         """The loads of weights in flight in the run to repeat, which calls load again; None without such a run."""
         return None if self._loads is None else {call: decision.loaded for call, decision in self._loads.items()}
+
+    @property
+    def next(self) -> Decision | None:
+        """The next decision to be repeated, if there is one."""
+        return self.expected[0] if self.expected else None
 
     @property
     def begins_steps(self) -> bool:
@@ -120,7 +148,7 @@ class DecisionLog:
                 logged = to_lines([expected]).strip() if expected else "nothing"
                 text = f"this run decides {to_lines([decision]).strip()} where its log has {logged}"
                 lacks = loader_ended and expected is not None and expected.kind == "dispatch"
-                advice = MORE_BATCHES if lacks else "a log can be repeated only from the step at which it begins"
+                advice = MORE_BATCHES if lacks else FROM_ITS_BEGINNING
                 raise CheckpointError("HF761", f"{text}; {advice}")
         if self._path is not None and decisions:
             try:

@@ -12,14 +12,32 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hfdsl.errors import CheckpointError
-from hfdsl.runtime.backend import Backend
+from hfdsl.errors import CheckpointError, HfError
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.queues import decides
+from hfdsl.runtime.backend import Backend, InFlightBackend, PollingBackend
 from hfdsl.runtime.decisions import Decision, Loads, load_decisions
 from hfdsl.runtime.queues.dispatched import Dispatched
-from hfdsl.runtime.queues.stage_plans import QueueStages
+from hfdsl.runtime.queues.stage_plans import QueueStages, queue_stages
 from hfdsl.runtime.queues.stage_run import StageRun
 from hfdsl.runtime.queues.times import QueueTime, VirtualTime
 from hfdsl.types.batches import Batch
+
+
+def check_in_flight(plan: Plan, *, recovers: bool, backend: Backend | None = None) -> None:
+    """Refuse weights in flight in a run that ``recovers``, and on a backend that does not deliver them.
+
+    Raises:
+        HfError: HF765.
+    """
+    if not decides(plan) or not queue_stages(plan).flights.loads:
+        return
+    subject = f"'{plan.name}' sends weights in flight"
+    if recovers:
+        raise HfError("HF765", f"{subject}, which no run with retries= can repeat: leave out retries= or during=")
+    if isinstance(backend, PollingBackend) and not isinstance(backend, InFlightBackend):
+        declares = f"{type(backend).__name__} does not declare that it delivers them (weights_in_flight)"
+        raise HfError("HF765", f"{subject}, and {declares}: leave out during=")
 
 
 class DispatchLoads:
@@ -71,6 +89,21 @@ class DispatchLoads:
         step.begin(inputs)
         in_flight = self._flights.of_dispatch(version, self.first_version, schedules)
         step.submit(0, [version], wait=False, in_flight=in_flight)
+
+    def check_arrived(self, numbers: Collection[int], version: int) -> None:
+        """Check that calls of these dispatches can end before the next update: a log may have newer weights for them.
+
+        Raises:
+            CheckpointError: HF908 if one waits for weights that are newer than ``version``.
+        """
+        labels = {called.node: called.label for called in self._flights.calls}
+        for (number, node, _), loaded in (self.repeated or {}).items():
+            newest = max((taken for _, taken in loaded), default=0)
+            if number in numbers and newest > version:
+                text = f"'{labels[node]}' of dispatch {number} takes version {newest} of the weights in the log"
+                raise CheckpointError(
+                    "HF908", f"{text}, and version {version} is the newest; save after a later result"
+                )
 
     def put_off(self, dispatch: Dispatched, inputs: Mapping[int, Batch]) -> None:
         """Put off a dispatch: submit it only when it has ended."""

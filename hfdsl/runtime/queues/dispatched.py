@@ -16,7 +16,6 @@ from hfdsl.runtime.queues.groups import kept_groups
 from hfdsl.runtime.queues.rows import SentTable
 from hfdsl.runtime.queues.stage_plans import StagedQueue
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.rank.store import PayloadContent
 
 Place = tuple[int, int]
 """A node and a chunk of its value."""
@@ -139,7 +138,7 @@ class Dispatched:
         request = ranges, None if columns is None else tuple(columns)
         if ranges == NO_ROWS:
             return self._holding(*request)
-        if request not in self.known.keys:  # whoever asks for rows has all payloads that hold them
+        if request not in self.known.keys:  # a request for rows has all payloads that hold them
             self.known.keys[request] = self._holding(*request)
         return self.known.keys[request]
 
@@ -158,19 +157,15 @@ class Dispatched:
             )
         )
 
-    def contents(self, backend: Backend, groups: Iterable[int]) -> list[PayloadContent]:
-        """The payloads with rows of these groups, fetched into this process."""
+    def payloads(self, backend: Backend, groups: Iterable[int]) -> list[tuple[tuple[ColumnSlice, ...], Any]]:
+        """The payloads with rows of these groups: the slices and the handle of each."""
         self.keep_handles(backend)
         keys = dict.fromkeys(key for group in groups if group in self.kept for key in self.keys((self.rows(group),)))
-        return backend.get([self.handles[key][1] for key in keys])
+        return [self.handles[key] for key in keys]
 
-    def restore(self, backend: Backend, content: PayloadContent) -> None:
-        """Send the payloads that an earlier run saved."""
-        by_chunk: dict[Place, dict[ColumnSlice, Any]] = {}
-        for part, value in content.items():
-            by_chunk.setdefault((part.node, part.chunk), {})[part] = value
-        for index, parts in enumerate(by_chunk.values()):
-            self.handles[SAVED_SEGMENT, DRIVER_RANK, index] = tuple(parts), backend.put(self.queue.producer, parts)
+    def restore(self, payloads: Iterable[tuple[tuple[ColumnSlice, ...], Any]]) -> None:
+        """Continue with payloads that an earlier run saved."""
+        self.handles |= {(SAVED_SEGMENT, DRIVER_RANK, index): payload for index, payload in enumerate(payloads)}
 
     def forget(self, gone: Collection[int]) -> None:
         """Drop the handles of payloads that only finished groups used; called whenever a call ends."""

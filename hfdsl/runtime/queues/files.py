@@ -12,6 +12,9 @@ A payload that has left its producer but was not received is an argument of the 
 the route that it would have taken anyway, and the driver holds only handles. The driver's own file has the values that
 it reads itself, and the inputs of steps in progress, from which their sizes and routes follow.
 
+With dynamic queues, the rank that will read a group is not known yet. So the ranks of the stage behind write the
+dispatches in turn, and read them again for the ranks that train on them: ``SavedPayloads`` has the ranks.
+
 Why nothing is missing. A later stage reads the caller's inputs, which are sent again, the values that its ranks hold,
 and the payloads that its segments receive; the latter two are in the files of these ranks. A file lists one step after
 another, each with its values by node, chunk, column and rows. Values are read by these keys, so the reader need not be
@@ -22,8 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
+from hfdsl.errors import CheckpointError, ResourceError
+from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import Decision, as_dict, from_dict
 from hfdsl.runtime.saving.sealed_json import parse_count, parse_file
@@ -50,12 +56,70 @@ class QueueKeepingBackend(Backend, Protocol):
         """
         ...
 
+    def read_payloads(self, folder: str, saved: Sequence[tuple[Plan, SavedPayloads, QueueFile]]) -> list[Sequence[Any]]:
+        """Have processes read payloads of these plans again; the handles of each dispatch.
+
+        Raises:
+            CheckpointError: HF906 if a file has changed since it was written.
+        """
+        ...
+
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[QueueFile]]) -> None:
         """Have every process read its part again.
 
         Raises:
             CheckpointError: HF906 if a file has changed since it was written.
         """
+
+
+KEEPING: Final = ("save_queues", "read_payloads", "load_queues")
+"""The methods that a ``QueueKeepingBackend`` has besides those of every backend."""
+
+
+def saving_backend(backend: Backend, queues: object) -> QueueKeepingBackend:
+    """The backend, which is to write the contents of these ``queues``.
+
+    Raises:
+        CheckpointError: HF908 if it cannot.
+    """
+    if isinstance(backend, QueueKeepingBackend):
+        return backend
+    advice = "save once the stream has ended"
+    raise CheckpointError("HF908", f"{_lacks(backend, queues, 'write')}; {advice}")
+
+
+def loading_backend(backend: Backend, queues: object) -> QueueKeepingBackend:
+    """The backend, which is to read the contents of these ``queues`` again.
+
+    Raises:
+        CheckpointError: HF905 if it cannot.
+    """
+    if isinstance(backend, QueueKeepingBackend):
+        return backend
+    advice = 'load this checkpoint on "local" or "ray", or one that was saved once the stream had ended'
+    raise CheckpointError("HF905", f"{_lacks(backend, queues, 'load')}; {advice}")
+
+
+def _lacks(backend: Backend, queues: object, verb: str) -> str:
+    lacking = ", ".join(name for name in KEEPING if not hasattr(backend, name))
+    return f"{type(backend).__name__} cannot {verb} the contents of queues ({queues}), since it lacks {lacking}"
+
+
+def written_files(
+    backend: QueueKeepingBackend, folder: str, plan: Plan, pending: Mapping[int, Mapping[Rank, Sequence[Any]]]
+) -> dict[str, Sequence[QueueFile]]:
+    """The files of all processes of a plan, by group; ``pending`` and errors as for ``save_queues``.
+
+    Raises:
+        ResourceError: HF518 if the backend returns none for a process.
+    """
+    files = dict(backend.save_queues(folder, plan.name, pending))
+    for group in plan.groups:
+        ranks, written = sum(group.pool.processes), len(files.get(group.name, ()))
+        if written != ranks:
+            text = f"{type(backend).__name__}.save_queues returned {written} files of '{group.name}' in '{plan.name}'"
+            raise ResourceError("HF518", f"{text}, whose {ranks} ranks write one each")
+    return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +137,15 @@ class SavedStep:
     stage_steps: tuple[tuple[int, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SavedPayloads:
+    """The payloads of a dispatch, by its number in the file: the ``rank`` that wrote them, and the slices of each."""
+
+    number: int
+    rank: Rank
+    slices: tuple[tuple[ColumnSlice, ...], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedQueue:
     """A queue: its declaration, the number of batches taken, and the batches in progress."""
@@ -85,7 +158,7 @@ class SavedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCounts:
-    """The counts of a deciding queue: groups per dispatch and batch, groups dispatched, and prompts to repeat."""
+    """The counts of a dynamic queue: groups per dispatch and batch, groups dispatched, and prompts to repeat."""
 
     put_in: int
     taken: int
@@ -95,10 +168,11 @@ class SavedCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDecisions:
-    """The state of deciding queues: the ``counts`` of each, and the number of their decisions.
+    """The state of dynamic queues: the ``counts`` of each, and the number of their decisions.
 
     ``loads`` are those of weights in flight that no log has yet. ``loaded`` counts the loader's batches;
-    ``next_prompts`` has for each stage the first prompt that was not dispatched.
+    ``next_prompts`` has for each stage the first prompt that was not dispatched. ``payloads`` has the rows of every
+    dispatch with groups in a queue.
     """
 
     counts: tuple[SavedCounts, ...]
@@ -106,6 +180,7 @@ class SavedDecisions:
     loads: tuple[Decision, ...]
     loaded: int
     next_prompts: Mapping[int, int]
+    payloads: tuple[SavedPayloads, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +268,10 @@ def _decided_numbers(decided: SavedDecisions) -> dict[str, Any]:
         "loads": [as_dict(load) for load in decided.loads],
         "loaded": decided.loaded,
         "next_prompts": [list(item) for item in decided.next_prompts.items()],
+        "payloads": [
+            [payloads.number, *payloads.rank, [list(map(_slice_numbers, slices)) for slices in payloads.slices]]
+            for payloads in decided.payloads
+        ],
     }
 
 
@@ -213,7 +292,23 @@ def _decided(entry: Any) -> SavedDecisions:
         loads=tuple(map(from_dict, entry.get("loads", ()))),  # files of earlier versions have none
         loaded=parse_count(entry["loaded"]),
         next_prompts=next_prompts,
+        payloads=tuple(
+            SavedPayloads(
+                parse_count(number), (str(group), parse_count(rank)), tuple(tuple(map(_slice, part)) for part in slices)
+            )
+            for number, group, rank, slices in entry["payloads"]
+        ),
     )
+
+
+def _slice_numbers(part: ColumnSlice) -> list[Any]:
+    return [part.node, part.chunk, part.column, None if part.rows is None else [list(ends) for ends in part.rows]]
+
+
+def _slice(entry: Any) -> ColumnSlice:
+    node, chunk, column, rows = entry
+    ranges = None if rows is None else tuple((parse_count(start), parse_count(stop)) for start, stop in rows)
+    return ColumnSlice(parse_count(node), parse_count(chunk), str(column), ranges)
 
 
 def _group_numbers(group: QueuedGroup) -> list[Any]:

@@ -19,16 +19,48 @@ from hfdsl.errors import HfError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.sizes import rows_in
-from hfdsl.runtime.queues.links import QueueLinks
+from hfdsl.protocols.queueing import batches_in_words
+from hfdsl.runtime.queues.links import TRAINER, QueueLinks
 from hfdsl.runtime.queues.rows import input_rows, traced_rows
-from hfdsl.runtime.queues.stage_plans import StagedQueue
+from hfdsl.runtime.queues.stage_plans import QueueStages, StagedQueue
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.types.dims import KeptGroups
 
 
+def queue_specs(stages: QueueStages, sizes: Mapping[Any, int]) -> list[QueueSpec]:
+    """The queues of a program, for these sizes.
+
+    Raises:
+        HfError: HF765 if a run cannot follow their groups.
+        SizeError: HF760 if a queue would never fill a batch.
+    """
+    queues, links = stages.queues, stages.links
+    specs = [_spec(queue, sizes, trains=link.reads == TRAINER) for queue, link in zip(queues, links.of, strict=True)]
+    for index, (queue, spec) in enumerate(zip(queues, specs, strict=True)):
+        check_groups(queue, sizes, spec.dispatch)
+        for in_front in links.read_by(links.of[index].feeds):
+            check_handed_on(queue, queues[in_front], sizes, specs[in_front].batch)
+    check_side_by_side(queues, specs, links)
+    check_sources(queues, specs, links)
+    return specs
+
+
+def _spec(queue: StagedQueue, sizes: Mapping[Any, int], *, trains: bool) -> QueueSpec:
+    put_in, batch_groups = groups_of(queue, sizes)
+    return QueueSpec(
+        name=queue.name,
+        lag=queue.queue.lag or 0,
+        late=queue.queue.late or "wait",
+        batch=batch_groups or 1,
+        dispatch=put_in or 1,
+        loses=queue.loses,
+        trains=trains,
+    )
+
+
 def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
     """The maximum number of groups per step, and the number per batch; None if a size is unknown."""
-    put_in = _most_rows(queue, sizes).rows.get(queue.rows_of)
+    put_in = dispatched_rows(queue, sizes).rows.get(queue.rows_of)
     batch_groups = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
     group = queue.queue.group
     return (None if put_in is None else put_in // group, None if batch_groups is None else batch_groups // group)
@@ -36,7 +68,7 @@ def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None,
 
 def are_known(queue: StagedQueue, sizes: Mapping[Any, int]) -> bool:
     """Whether these sizes determine the groups of a queue, and the rows of the inputs that they come from."""
-    rows = _most_rows(queue, sizes).rows
+    rows = dispatched_rows(queue, sizes).rows
     return None not in groups_of(queue, sizes) and all(node.id in rows for node in queue.producer.graph.inputs)
 
 
@@ -56,7 +88,7 @@ def check_groups(queue: StagedQueue, sizes: Mapping[Any, int], put_in: int) -> N
     Raises:
         HfError: HF765 for those.
     """
-    table = _most_rows(queue, sizes)
+    table = dispatched_rows(queue, sizes)
     if queue.loses and kept_groups(queue, table, put_in) != tuple(range(put_in)):
         text = "loses groups to a filter, and its rows cannot be traced back to that filter to tell which ones"
         raise HfError("HF765", f"{queue.subject} {text}; filter what is put into the queue")
@@ -83,7 +115,7 @@ def check_handed_on(queue: StagedQueue, in_front: StagedQueue, sizes: Mapping[An
     Raises:
         HfError: HF765 for those.
     """
-    plan, table = queue.producer, _most_rows(queue, sizes)
+    plan, table = queue.producer, dispatched_rows(queue, sizes)
     rows = range(table.rows[queue.rows_of])
     traced = input_rows(plan, table, queue.rows_of, rows)
     source_groups = None if traced is None else [row // in_front.queue.group for row in traced[1]]
@@ -141,7 +173,8 @@ def check_sources(queues: Sequence[StagedQueue], specs: Sequence[QueueSpec], lin
     }
     if len(shares) > 1:
         least, most = min(shares), max(shares)
-        text = f"takes {most} of a batch of the loader for an update, and {queues[shares[least]].subject} {least}"
+        less, more = batches_in_words(least), batches_in_words(most)
+        text = f"takes {more} of the loader for an update, and {queues[shares[least]].subject} {less}"
         why = "more and more prompts of the latter would wait in the driver; give both a rows= of equally many steps"
         raise HfError("HF765", f"{queues[shares[most]].subject} {text}; {why}")
 
@@ -152,6 +185,6 @@ def _is_filtered(plan: Plan, node: int) -> bool:
     return rows is not None and any(isinstance(atom, KeptGroups) for atom in rows.atoms)
 
 
-def _most_rows(queue: StagedQueue, sizes: Mapping[Any, int]) -> RowTable:
+def dispatched_rows(queue: StagedQueue, sizes: Mapping[Any, int]) -> RowTable:
     """The rows of a dispatch whose filters keep everything."""
     return row_table(queue.producer, sizes, most_rows(queue.producer, sizes) if queue.loses else None)

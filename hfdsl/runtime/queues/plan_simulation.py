@@ -12,7 +12,8 @@ Rank 1 of the engine finishes step 1 at 4 s, and then waits for the weights of u
 generates until 8 s. Update 1 needs both. So a step takes 4 s from then on, instead of 7 s when generation and update
 run one after another.
 
-The schedule is that of a run (``StageOrder``, so nothing is ever late). Every rank runs its calls in the order of
+The schedule is that of a run without dynamic queues (``StageOrder``, so nothing is ever late;
+``queue_simulation`` has the others). Every rank runs its calls in the order of
 submission, each as soon as its inputs exist. If several calls of a method may be in progress in a process, a rank
 begins another one as soon as fewer than that are. Calls of different processes on one device, and calls at once in one
 engine, share it by their utilization (``virtual_clock``); unless that is given, a call is taken to occupy all of both.
@@ -41,15 +42,14 @@ from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.concurrency import calls_at_once
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.timeline import Interval, Timeline
+from hfdsl.plan.queues import training_calls
+from hfdsl.plan.timeline import Interval, Timeline, TraceFile, node_stages
 from hfdsl.plan.weight_senders import weight_senders
-from hfdsl.protocols.queueing import Late
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.queues.streaming import StageOrder
 from hfdsl.runtime.queues.virtual_clock import ServerKey, VirtualCall, VirtualClock
-from hfdsl.runtime.schedule import QueueSpec
-from hfdsl.runtime.simulation import Simulation, Slots, simulate
+from hfdsl.types.batches import closest
 from hfdsl.types.numbers import brief, is_number
 
 P99 = 2.3263478740408408
@@ -70,6 +70,9 @@ class Utilization:
 
     With an ``engine_utilization`` below 1, a call alone leaves room in the batch of an engine that runs several calls
     at once. Durations that are no ``Utilization`` occupy all of both.
+
+    Raises:
+        WiringError: HF202 for a part that is no number from 0 to 1.
     """
 
     utilization: float = 1.0
@@ -77,8 +80,9 @@ class Utilization:
 
     def __post_init__(self) -> None:
         for name in ("utilization", "engine_utilization"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a number from 0 to 1, got {getattr(self, name)!r}")
+            part = getattr(self, name)
+            if not (is_number(part) and 0 <= part <= 1):
+                raise WiringError("HF202", f"{name} is a number from 0 to 1, got {brief(part)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +96,19 @@ class DrawnSeconds(Utilization):
     median: float
     tail: float = 1.0
 
+    def __post_init__(self) -> None:
+        Utilization.__post_init__(self)
+        if not (_is_at_least(self.median, 0) and _is_at_least(self.tail, 1)):
+            text = (
+                f"a duration takes a median of at least 0 seconds and a tail of at least 1, got median={self.median!r}"
+            )
+            raise WiringError("HF202", f"{text}, tail={self.tail!r}")
+
     def of(self, *call: object) -> float:
         """The seconds of a call."""
         if self.tail == 1.0:
             return self.median
-        return self.median * _stream(call).lognormvariate(0.0, math.log(self.tail) / P99)
+        return self.median * random_stream(call).lognormvariate(0.0, math.log(self.tail) / P99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +117,47 @@ class RecordedSeconds(Utilization):
 
     seconds: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        Utilization.__post_init__(self)
+        if not isinstance(self.seconds, tuple) or not self.seconds:
+            raise WiringError("HF202", f"recorded durations are a tuple of seconds, got {brief(self.seconds)}")
+
     def of(self, *call: object) -> float:
         """The seconds of a call."""
-        return self.seconds[0] if len(self.seconds) == 1 else _stream(call).choice(self.seconds)
+        return self.seconds[0] if len(self.seconds) == 1 else random_stream(call).choice(self.seconds)
 
 
-def _stream(call: Iterable[object]) -> random.Random:
+def call_durations(
+    plan: Plan, seconds: Mapping[str, float | CallSeconds], subject: str = "seconds="
+) -> dict[str, CallSeconds]:
+    """The durations of calls, of which a number is that of every call.
+
+    Raises:
+        WiringError: HF202 for a call that the plan does not have, or what is no duration; ``subject`` begins the text.
+    """
+    labels = [step.label for step in plan.steps]
+    if not isinstance(seconds, Mapping):
+        raise WiringError("HF202", f"{subject} takes a dict of calls, got {brief(seconds)}")
+    for label, duration in seconds.items():
+        if label not in labels:
+            raise WiringError("HF202", f"{subject}: '{plan.name}' has no call '{label}'; {closest(str(label), labels)}")
+        draws = callable(getattr(duration, "of", None)) and not isinstance(duration, type)
+        if not (draws or _is_at_least(duration, 0)):
+            kinds = "a number, 0 or more, or an object with a method of(*call)"
+            raise WiringError("HF202", f"{subject}: '{label}' takes {kinds}, got {duration!r}")
+    return {
+        label: DrawnSeconds(duration) if isinstance(duration, (int, float)) else duration
+        for label, duration in seconds.items()
+    }
+
+
+def _is_at_least(value: object, least: float) -> bool:
+    """Whether a value is a finite number of at least ``least``."""
+    return is_number(value) and least <= value < math.inf
+
+
+def random_stream(call: Iterable[object]) -> random.Random:
+    """The random stream of a call, or of another event: always the same."""
     return random.Random(" ".join(map(str, call)))
 
 
@@ -139,8 +186,9 @@ def recorded_seconds(plan: Plan, steps: Iterable[Timeline]) -> dict[str, Recorde
 class PlanSimulation:
     """Simulated steps: the time of each result, the decisions of queues, and the busy seconds of groups.
 
-    ``staleness`` counts the batches of the last queues by the updates since the first stage on their way dispatched
-    them.
+    ``staleness`` counts what the last queues hand on by the updates since the first stage on its way dispatched it:
+    batches, or groups with dynamic queues. Of these, ``dropped`` has for each queue the share of the groups that ended
+    which were dropped or masked, and ``lost`` the share that a filter lost.
     """
 
     results: tuple[float, ...]
@@ -148,6 +196,8 @@ class PlanSimulation:
     staleness: Mapping[int, int]
     busy: Mapping[str, float]
     end: float
+    dropped: Mapping[str, float] = field(default_factory=dict)
+    lost: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -160,50 +210,24 @@ class PlanSimulation:
         return {group: max(0.0, 1.0 - seconds / self.end) if self.end else 0.0 for group, seconds in self.busy.items()}
 
 
-def with_lag(plan: Plan, lag: int | None) -> Plan:
-    """The plan with another lag for its queues; with None, without queues, so that steps run one after another."""
+def with_lag(plan: Plan, lag: int | None, queue: int | None = None) -> Plan:
+    """The plan with another lag for its queues, or for the node of a single one.
+
+    With None it has no queues, so that steps run one after another.
+    """
     nodes = tuple(
         replace(node, op=replace(node.op, lag=lag, late=None if lag is None else node.op.late))
-        if isinstance(node.op, Queue) and node.op.splits
+        if isinstance(node.op, Queue) and node.op.splits and queue in (None, node.id)
         else node
         for node in plan.graph.nodes
     )
     return replace(plan, graph=replace(plan.graph, nodes=nodes))
 
 
-def simulate_groups(
-    plan: Plan,
-    late: Late,
-    groups: int,
-    slots: int,
-    seconds: Mapping[str, CallSeconds],
-    steps: int,
-    seed: int = 0,
-    keep: float = 1.0,
-) -> Simulation:
-    """The decisions of a plan's first queue under a discipline, if producers finish its groups one by one.
-
-    A batch has ``groups`` groups, and ``slots`` groups are in progress at a time. A group takes the seconds of the
-    calls that feed the queue, one after another; an update takes the seconds of the stage that reads it. A filter keeps
-    each group with the probability ``keep``.
-
-    Raises:
-        HfError: HF762 if nothing can happen any more.
-    """
-    node, queue = plan.split.queues[0]
-    feeds, reads = plan.split.producer(node), plan.split.of[node.id]
-
-    def stage_seconds(stage: int, number: int) -> float:
-        calls = (step.label for step in plan.steps if plan.split.of[step.node] == stage)
-        return sum(seconds[label].of(seed, label, number) for label in calls if label in seconds)
-
-    producers = Slots(slots, lambda number: stage_seconds(feeds, number), lambda update: stage_seconds(reads, update))
-    spec = QueueSpec("queue", queue.lag or 0, late, groups)
-    return simulate(spec, producers, steps, lambda number: _stream((seed, "filter", number)).random() >= keep)
-
-
-def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0) -> PlanSimulation:
-    """Simulate steps of a plan; nodes without ``seconds`` take no time."""
+def simulate_plan(
+    plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, seed: int = 0, trace: TraceFile | None = None
+) -> PlanSimulation:
+    """Simulate steps of a plan; nodes without ``seconds`` take no time. An open ``trace`` gets their timelines."""
     clock = VirtualClock()
     at_once = {step.node: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
     calls, order = PlanCalls(plan, seconds, seed, clock, at_once), StageOrder(plan, 0)
@@ -219,6 +243,9 @@ def simulate_plan(plan: Plan, seconds: Mapping[str, CallSeconds], steps: int, se
             clock.run(calls.result(step) if plan.split.queues else None)
             results.append(clock.now)
     clock.run()
+    if trace is not None:
+        for timeline in calls.timelines():
+            trace.add(timeline)
     busy = {group.name: clock.busy(group.name) / group.pool.world_size for group in plan.groups}
     return PlanSimulation(tuple(results), tuple(decisions), staleness, busy, clock.now)
 
@@ -341,11 +368,34 @@ class PlanCalls:
                 sources |= {source for source, _ in origins(self.plan.graph, keep.node, keep.column or VALUE)}
         return sources
 
+    def forget(self, number: int) -> None:
+        """Forget the calls of a step, whose results nothing waits for."""
+        for node in self._steps:
+            self.calls.pop((number, node), None)
+            self.chunks.pop((number, node), None)
+
+    def timelines(self) -> Iterator[Timeline]:
+        """The calls that began before now, step by step; those that have not ended last until now."""
+        labels, stages = {node: step.label for node, step in self._steps.items()}, node_stages(self.plan)
+        by_step: dict[int, list[Interval]] = {}
+        for (number, node), by_rank in sorted(self.calls.items()):
+            for rank, call in by_rank.items() if self._steps[node].group in self._pools else ():
+                stop = self.clock.now if call.end is None else call.end
+                if call.start is not None and (call.end is not None or call.start < stop):
+                    interval = Interval((self._steps[node].group, rank), "call", labels[node], call.start, stop)
+                    by_step.setdefault(number, []).append(interval)
+        for number, intervals in by_step.items():
+            start, stop = min(each.start for each in intervals), max(each.stop for each in intervals)
+            yield Timeline(self.plan.name, number, start, stop, tuple(intervals), stages=stages)
+
     def result(self, number: int) -> list[VirtualCall]:
-        """The calls that make the result of a step, or all of its calls if none does."""
+        """The calls that make the result of a step; without one those that train, or all of its calls."""
         nodes = {node for ref in self.plan.graph.output.refs() for node in self._made_by(ref.node)}
         makers = [call for node in nodes for chunk in self.chunks.get((number, node), ()) for call in chunk]
-        return makers or [call for node in self._steps for call in self.calls.get((number, node), {}).values()]
+        return makers or self._calls_of(number, training_calls(self.plan)) or self._calls_of(number, self._steps)
+
+    def _calls_of(self, number: int, nodes: Iterable[int]) -> list[VirtualCall]:
+        return [call for node in nodes for call in self.calls.get((number, node), {}).values()]
 
     def _made_by(self, node: int) -> Iterator[int]:
         if node in self._steps:

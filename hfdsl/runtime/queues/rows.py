@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from hfdsl.errors import WiringError
+from hfdsl.errors import ResourceError, WiringError
 from hfdsl.graph.program import Input, Ref
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, locating_reader
 from hfdsl.plan.rows import RowTable, argument_rows
 from hfdsl.protocols.ranges import RowRanges, merged
-from hfdsl.runtime.rank.store import PayloadContent, Store
+from hfdsl.runtime.rank.store import DELIVERIES, PayloadContent, Store, UndeliveredError
 from hfdsl.types.joining import all_present, picked_rows, rows_after_rows
 from hfdsl.types.ragged import Jagged
 
@@ -102,6 +102,7 @@ def joined(plan: Plan, queued: QueuedRows, contents: Sequence[Sequence[PayloadCo
 
     Raises:
         WiringError: HF805 if dispatches have rows of different shapes, HF810 if only some have a column.
+        ResourceError: HF518 if a payload of a part is another one.
     """
     readers = []
     for part, payloads in zip(queued.parts, contents, strict=True):
@@ -112,7 +113,14 @@ def joined(plan: Plan, queued: QueuedRows, contents: Sequence[Sequence[PayloadCo
     content = dict[ColumnSlice, Any]()
     for part_of in queued.slices:
         node, column = queued.sources[part_of.column]
-        values = [reader.column(node, column, part.rows) for reader, part in zip(readers, queued.parts, strict=True)]
+        try:
+            values = [
+                reader.column(node, column, part.rows) for reader, part in zip(readers, queued.parts, strict=True)
+            ]
+        except UndeliveredError as missing:
+            value = plan.node(missing.node)
+            text = f"column '{missing.column}' of '{value.label}' ({value.span}) has rows in a queue"
+            raise ResourceError("HF518", f"{text}, and {DELIVERIES}") from None
         value = _rows(part_of.column, values, queued)
         if value is not None and part_of.column in queued.masks and queued.masked:
             value = _masked(value, queued.masked)

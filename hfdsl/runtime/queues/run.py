@@ -62,7 +62,6 @@ class QueueRun:
         self._reader = QueueReader(stages, specs, self.dispatched)
         self._hands_on = any(queue.through for queue in stages.queues)
         self._left: list[int] = []  # by queue, the groups that had left it when `forget` ran last
-        self._last = [stage for stage in range(len(stages.plans)) if stage not in self.dispatches]
         self._update: tuple[int, dict[int, StageRun]] | None = None
         self._results: deque[Any] = deque()
         self._unrecorded: deque[tuple[StepRunner, int, StageRun]] = deque()
@@ -179,7 +178,7 @@ class QueueRun:
         with self.breaking(update):
             last_dispatch = max(dispatch.number for dispatch in self._reader.dispatches_of(by_queue))
             self.loads.submit_through(last_dispatch, self._runner.backend)
-            for stage in self._last:
+            for stage in self.stages.last:
                 read = {index: batch for index, batch in by_queue.items() if self.stages.queues[index].reads == stage}
                 steps[stage] = self._new(stage, update, {}, {}, read)
                 self._submit_reading(steps[stage], update, read, wait=True)
@@ -284,8 +283,13 @@ class QueueRun:
             self.prompts.forget(stage, [*on_their_way, *(prompt for queue in behind for prompt in queue.again)])
 
     def settle(self) -> None:
-        """Wait for all groups in progress, and keep the handles that they need."""
+        """Wait for all groups in progress, and keep the handles that they need.
+
+        Raises:
+            CheckpointError: HF908 if a call waits for weights of a later update, as in the log that is repeated.
+        """
         self.forget()
+        self.loads.check_arrived(self.dispatched[0], self.version)
         last = max(self.dispatches.values())
         with self.breaking(last):
             self.loads.submit_through(last, self._runner.backend)

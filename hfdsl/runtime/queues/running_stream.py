@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from hfdsl.errors import CheckpointError, HfError, SizeError, WiringError
@@ -16,15 +15,14 @@ from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.files import SavedStream
 from hfdsl.runtime.queues.held_values import check_held_values, held_values
-from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds
+from hfdsl.runtime.queues.plan_simulation import CallSeconds, call_durations
 from hfdsl.runtime.queues.stage_stream import StageStream
 from hfdsl.runtime.queues.streaming import StageOrder, Stream
 from hfdsl.runtime.recovery.streams import RecoveringStream
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.driver import Manifest
 from hfdsl.runtime.schedule import QueueState
-from hfdsl.types.batches import Batch, closest
-from hfdsl.types.numbers import brief
+from hfdsl.types.batches import Batch
 
 
 class RunningStream:
@@ -150,23 +148,10 @@ class RunningStream:
             raise HfError("HF821", f"{text}, or a running.load(...) has replaced them; iterate over a new stream alone")
 
     def _call_seconds(self, seconds: Mapping[str, float | CallSeconds]) -> dict[str, CallSeconds]:
-        labels = [step.label for step in self._plan.steps]
-        if not isinstance(seconds, Mapping):
-            raise WiringError("HF202", f"seconds= of the stream takes a dict of calls, got {brief(seconds)}")
         if seconds and isinstance(self._runner.backend, PollingBackend):
             text = f"seconds= of the stream: the calls of '{self._plan.name}' take the time that they take"
             raise WiringError("HF202", f"{text}; only the local backend has a virtual clock")
-        for label, duration in seconds.items():
-            if label not in labels:
-                text = f"seconds= of the stream: '{self._plan.name}' has no call '{label}'; {closest(label, labels)}"
-                raise WiringError("HF202", text)
-            if not (0 <= duration < inf if isinstance(duration, (int, float)) else hasattr(duration, "of")):
-                kinds = "a number, 0 or more, or an object with a method of(*call)"
-                raise WiringError("HF202", f"seconds= of the stream: '{label}' takes {kinds}, got {duration!r}")
-        return {
-            label: DrawnSeconds(of_call) if isinstance(of_call, (int, float)) else of_call
-            for label, of_call in seconds.items()
-        }
+        return call_durations(self._plan, seconds, "seconds= of the stream")
 
     def _begin(self) -> Stream | StageStream:
         recovery = self._processes.recovery
@@ -188,6 +173,7 @@ class RunningStream:
         with self._processes.alone(f"a stream of '{self._plan.name}'"):
             self._leave()
             stream = self.begun or self._begin()
+            decisions.leave_out(stream.order.decisions)
             source = self._source = LoaderThread(loader, timeout, lambda: str(stream.order), self._source)
             results = self._open = (self._recovering or stream).results(source, decisions)
         self._processes.loaders.append(source)

@@ -1,4 +1,4 @@
-"""The stages of a program whose queues decide during a run, each with its own plan.
+"""The stages of a program with dynamic queues, each with its own plan.
 
 A queue that waits, and whose batches are exactly what a step puts in, needs no decisions: its stages follow each other
 step by step (``queues.streaming``). With another discipline or batch size, a batch has groups of several steps. Then
@@ -18,17 +18,17 @@ stage may train a state, since that state would have different versions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hfdsl.errors import HfError
 from hfdsl.graph.columns import columns_read, origins
-from hfdsl.graph.program import Node, Output, Queue, Ref, RoleCall
+from hfdsl.graph.program import Node, Output, Queue, Ref
 from hfdsl.graph.queue_problems import MASKS, loses_groups, queue_problems
 from hfdsl.graph.signatures import VALUE
 from hfdsl.graph.stages import Stage, effects, syncs
 from hfdsl.plan.plan import DRIVER, Plan, StageOf
-from hfdsl.plan.rows import runtime_queries
+from hfdsl.plan.queues import queried_calls
 from hfdsl.runtime.queues.links import TRAINER, QueueLink, QueueLinks
 from hfdsl.runtime.rank.in_flight import Flights, flights
 
@@ -81,6 +81,11 @@ class QueueStages:
     flights: Flights
     generating: tuple[int | None, ...]
 
+    @property
+    def last(self) -> list[int]:
+        """The stages that make the results."""
+        return [stage for stage in range(len(self.plans)) if stage not in (*self.links.sources, *self.links.between)]
+
     def with_steps_in_flight(self, steps: int) -> QueueStages:
         """A copy of the stages, each with ``steps`` steps in flight."""
         plans = tuple(
@@ -107,7 +112,7 @@ class _Ends:
 
 
 def queue_stages(plan: Plan) -> QueueStages:
-    """The stages of a plan with a deciding queue.
+    """The stages of a plan with a dynamic queue.
 
     Raises:
         HfError: HF765 if a run cannot follow its queues.
@@ -119,23 +124,18 @@ def queue_stages(plan: Plan) -> QueueStages:
         QueueLink(end.feeds, TRAINER if end.reads in last else end.reads, plan.counts.making[end.node.id] < end.feeds)
         for end in ends
     )
-    compiled = [_read_in_place(of_stage, stage) for stage, of_stage in plan.stage_plans]
+    compiled = [of_stage for _, of_stage in plan.stage_plans]
     for node, problem in queue_problems(plan.graph, plan.inference):
-        _refuse(plan, node, [problem.text])
+        raise HfError("HF765", f"{_subject(plan, node)} is dynamic, and {problem.text}")
     read_columns = _columns_read(compiled, ends, links)
     queues = [_staged(plan, compiled, ends, index, columns) for index, columns in enumerate(read_columns)]
-    for end, queue in zip(ends, queues, strict=True):
-        _refuse(plan, end.node, _driver_problems(queue))
     sends_in_flight = any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps)
-    if sends_in_flight:
-        _refuse(plan, ends[0].node, _in_flight_problems(compiled[ends[0].feeds], len(ends)))
     plans = [
         _running_alone(
             of_stage,
             stage,
             plan.name,
             [queue for end, queue in zip(ends, queues, strict=True) if end.feeds == stage.number],
-            sends_in_flight=sends_in_flight,
         )
         for stage, of_stage in zip(staged, compiled, strict=True)
     ]
@@ -151,8 +151,8 @@ def queue_stages(plan: Plan) -> QueueStages:
         ),
         output=plan.graph.output,
         stage_of={ref: stage.number for stage in staged for ref in stage.results},
-        loads_wait=any(
-            sync.target.role in _queried_roles(stage_plan) for sync in syncs(plan.graph) for stage_plan in compiled
+        loads_wait=not {sync.target.role for sync in syncs(plan.graph)}.isdisjoint(
+            call.role for stage_plan in compiled for _, call in queried_calls(stage_plan)
         ),
         flights=flights(plans[ends[0].feeds], plans[ends[0].reads]) if sends_in_flight else Flights((), ()),
         generating=tuple(_generating(plan, of_stage) for of_stage in plans),
@@ -169,18 +169,6 @@ def _ends(plan: Plan, node: Node, queue: Queue) -> _Ends:
         raise TypeError(name)
     queue_input = next(node_read.id for node_read in reading.graph.inputs if node_read.label == name)
     return _Ends(node=node, queue=queue, name=name, feeds=feeds, reads=reads, ref=ref, queue_input=queue_input)
-
-
-def _read_in_place(plan: Plan, stage: Stage) -> Plan:
-    """The plan of a stage; it does not balance rows of queues, since no process has all of them."""
-    queues = [node.id for node in plan.graph.inputs if node.label in stage.reads]
-    steps = (
-        replace(step, balance=None)
-        if step.balance is not None and any(_reads(plan, step.balance.weights, node) for node in queues)
-        else step
-        for step in plan.steps
-    )
-    return replace(plan, steps=tuple(steps))
 
 
 def _columns_read(plans: Sequence[Plan], ends: Sequence[_Ends], links: QueueLinks) -> list[list[str]]:
@@ -222,16 +210,12 @@ def _staged(
     )
 
 
-def _running_alone(
-    plan: Plan, stage: Stage, dataflow: str, feeds: Sequence[StagedQueue], *, sends_in_flight: bool
-) -> Plan:
+def _running_alone(plan: Plan, stage: Stage, dataflow: str, feeds: Sequence[StagedQueue]) -> Plan:
     """The plan of a stage whose output is all that its queues hold, or its part of the results."""
     columns = {
         f"{queue.name}.{name}": Output(_column_of(*source)) for queue in feeds for name, source in queue.sources.items()
     }
     output = Output({**columns}) if feeds else _results(stage)
-    if feeds and sends_in_flight:  # rows are at their ranks before any call ends
-        plan = replace(plan, steps=tuple(replace(step, balance=None) for step in plan.steps))
     return replace(plan, graph=replace(plan.graph, output=output), stage_of=StageOf(dataflow, 0, stage.number))
 
 
@@ -255,43 +239,9 @@ def _generating(program: Plan, plan: Plan) -> int | None:
     return next(iter((*reading[-1:], *calls)), None)
 
 
-def _queried_roles(plan: Plan) -> set[str]:
-    """The roles with a method that waits for the rows that filters keep, or for row weights."""
-    behind = {query.node for query in runtime_queries(plan)}
-    for node in plan.graph.nodes:
-        if any(ref.node in behind for ref in node.refs):
-            behind.add(node.id)
-    return {node.op.role for node in plan.graph.nodes if node.id in behind and isinstance(node.op, RoleCall)}
-
-
 def _column_of(node: int, column: str) -> Ref:
     return Ref(node) if column == VALUE else Ref(node, column)
 
 
-def _refuse(plan: Plan, node: Node, problems: Iterable[str]) -> None:
-    for problem in problems:
-        raise HfError("HF765", f"{_subject(plan, node)} decides while it runs, and {problem}")
-
-
 def _subject(plan: Plan, queue: Node) -> str:
     return f"the queue in line {queue.span.line} of '{plan.name}'"
-
-
-def _driver_problems(queue: StagedQueue) -> Iterator[str]:
-    reading = queue.consumer
-    for step in reading.steps:
-        if (step.custom is not None or step.group == DRIVER) and any(
-            node == queue.queue_input for node, _ in columns_read(reading.graph, step.node)
-        ):
-            yield f"'{step.label}' reads its rows in the driver, which has none of them"
-
-
-def _in_flight_problems(producing: Plan, queues: int) -> Iterator[str]:
-    if queues > 1:
-        yield f"weights arrive in flight, but the program has {queues} queues; leave out during="
-    if runtime_queries(producing):
-        yield "weights arrive in flight, but a filter in front of it waits for a call; filter behind the queue"
-
-
-def _reads(plan: Plan, ref: Ref, node: int) -> bool:
-    return any(origin == node for origin, _ in origins(plan.graph, ref.node, ref.column or VALUE))

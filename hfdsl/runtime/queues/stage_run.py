@@ -8,6 +8,7 @@ from typing import Any
 
 from hfdsl.plan.payloads import ColumnSlice, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.queues import training_calls
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.recovery.ended_calls import StepReplies
@@ -24,6 +25,12 @@ class StageRun(StepRun):
         super().__init__(plan, backend, routing, step_number, sizes, StepReplies(kept=False))
         self._calls = list[Any]()
         self._asked = 0  # how many acknowledgments ``_calls`` was made from
+
+    @property
+    def stage_and_number(self) -> tuple[int, int]:
+        """The number of the stage, and that of the step among its steps."""
+        stage = self._plan.stage_of
+        return 0 if stage is None else stage.number, self._step_number
 
     def _begin_deadline(self) -> None:
         """Do nothing: a stage's deadline begins when the driver waits for a call (``PollingBackend.ended``)."""
@@ -74,10 +81,16 @@ class StageRun(StepRun):
         return [handle for (segment, _), handle in self._acknowledgments.items() if segment == number]
 
     def result_calls(self) -> list[Any]:
-        """The calls that make the result; all calls if none does."""
-        makers = {key[:2] for key in self.routes.result}
+        """The calls that make the result; without one those that train, or all calls."""
+        makers = {key[:2] for key in self.routes.result} or self._training()
         handles = [handle for call, handle in self._acknowledgments.items() if call in makers or not makers]
         return [handle for handle in handles if not isinstance(handle, SegmentResult)]
+
+    def _training(self) -> set[tuple[int, int]]:
+        """The calls that train a state, by segment and rank."""
+        nodes = training_calls(self._plan)
+        segments = {segment.number for segment in self.routes.segments for step in segment.steps if step.node in nodes}
+        return {call for call in self._acknowledgments if call[0] in segments}
 
     def loads(self, nodes: Collection[int]) -> Iterator[tuple[int, int, Any]]:
         """The acknowledgments of the calls of these nodes: node, rank, handle."""

@@ -1,4 +1,4 @@
-"""The run of a program with deciding queues: stages step independently, and groups are taken as ``QueueLoop`` decides.
+"""The run of a program with dynamic queues: stages step independently, and groups are taken as ``QueueLoop`` decides.
 
 A worked example, with ``lag=1, late="drop"``, batches of two groups, one on each of two engine ranks. Rank 1 is slow::
 
@@ -38,28 +38,20 @@ from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.files import SavedStream
-from hfdsl.runtime.queues.groups import (
-    are_known,
-    check_groups,
-    check_handed_on,
-    check_side_by_side,
-    check_sources,
-    groups_of,
-)
-from hfdsl.runtime.queues.links import TRAINER
+from hfdsl.runtime.queues.groups import are_known, queue_specs
 from hfdsl.runtime.queues.loop import LoggedWorld, QueuedId, QueueLoop, QueueWorld
 from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.run import QueueRun
 from hfdsl.runtime.queues.stage_files import copied, loaded, saved
-from hfdsl.runtime.queues.stage_plans import StagedQueue, queue_stages
+from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.queues.tracing import TimedWorld, queue_samples
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.loaded_states import check_loads_of_stream
-from hfdsl.runtime.schedule import QueueSpec, QueueState
+from hfdsl.runtime.schedule import QueueState
 
 
 class StageStream:
-    """A stream of a program with deciding queues; ``decisions`` counts their decisions, as the lines of a log.
+    """A stream of a program with dynamic queues; ``decisions`` counts their decisions, as the lines of a log.
 
     On a virtual clock, calls that are submitted from now on take the ``seconds`` of their node.
     """
@@ -93,7 +85,7 @@ class StageStream:
             return "the queue is empty"
         return ", ".join(
             f"'{state.spec.name}' of lag {state.spec.lag} has {state.occupied} of {state.spec.places} groups, and made "
-            f"{state.version} batches"
+            f"{state.version} batch{'es' * (state.version != 1)}"
             for state in self._loop.queues
         )
 
@@ -162,19 +154,10 @@ class StageStream:
         Raises:
             HfError: HF765 if a run cannot follow its groups.
         """
-        queues, links = self._stages.queues, self._stages.links
-        specs = [
-            _spec(queue, sizes, trains=link.reads == TRAINER) for queue, link in zip(queues, links.of, strict=True)
-        ]
-        for index, (queue, spec) in enumerate(zip(queues, specs, strict=True)):
-            check_groups(queue, sizes, spec.dispatch)
-            for in_front in links.read_by(links.of[index].feeds):
-                check_handed_on(queue, queues[in_front], sizes, specs[in_front].batch)
-        check_side_by_side(queues, specs, links)
-        check_sources(queues, specs, links)
+        specs = queue_specs(self._stages, sizes)
         first = self._runner.next_step  # versions, and the numbers that random streams derive from, go on from there
         states = [QueueState(spec, version=first, dispatched=first * spec.dispatch) for spec in specs]
-        loop = self._loop = QueueLoop(states, links)
+        loop = self._loop = QueueLoop(states, self._stages.links)
         stages = self._stages.with_steps_in_flight(max(-(-spec.places // spec.dispatch) for spec in specs) + 2)
         self._of_stages = self._of_stages or [self._runner.stage(plan) for plan in stages.plans]
         self._sizes = sizes
@@ -203,6 +186,7 @@ class StageStream:
         Raises:
             CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds a value that no file can hold, or
                 an update has begun whose result was not yielded.
+            ResourceError: HF518 if the backend has not written it.
         """
         if self._run is None:
             return None
@@ -210,7 +194,7 @@ class StageStream:
         if self._run.busy:
             text = "an update is in progress whose result was not yielded; save after a result"
             raise CheckpointError("HF908", f"{text} of the stream ({self})")
-        return saved(self._run, self._plan.name, self.decisions, backend, folder)
+        return saved(self._run, self._plan, self.decisions, backend, folder)
 
     def copy(self, backend: Backend) -> Callable[[Any], None]:
         """Keep the handles of the queues' contents; return the function that continues with them, all groups ended.
@@ -240,16 +224,3 @@ class StageStream:
         run, _ = self.start(state.sizes)
         self.decisions = state.decisions
         state.restore(run, backend)
-
-
-def _spec(queue: StagedQueue, sizes: Mapping[Any, int], *, trains: bool) -> QueueSpec:
-    put_in, batch_groups = groups_of(queue, sizes)
-    return QueueSpec(
-        name=queue.name,
-        lag=queue.queue.lag or 0,
-        late=queue.queue.late or "wait",
-        batch=batch_groups or 1,
-        dispatch=put_in or 1,
-        loses=queue.loses,
-        trains=trains,
-    )

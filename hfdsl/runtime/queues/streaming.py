@@ -26,9 +26,10 @@ one step, and it holds the payloads whose reader has not been submitted. The dri
 
 Why it is right. *The bound*: ``QueueState`` admits step n into a queue of lag k after step n - k - 1 was taken; the
 load that belongs to that take was submitted before, and a process runs its calls in the order of submission. So step n
-is generated under version n - k, and trained under version n. Through queues of lags k and l, a step is begun only if
-the last stage is at most k + l steps behind (``stage_lags``): both queues alone have places for one more. Version 0 is
-the actor's, whatever weights the engine began with: everything that ``hf.sync`` sends is sent once before the first
+is generated under version n - k, and trained under version n. A call of the engine that waits for a filter is submitted
+before the next update, which waits for the filter. Through queues of lags k and l, a step is begun only if the last
+stage is at most k + l steps behind (``stage_lags``): both queues alone have places for one more. Version 0 is the
+actor's, whatever weights the engine began with: everything that ``hf.sync`` sends is sent once before the first
 dispatch (``graph.first_syncs``). *The same values everywhere*: the order of submission does not depend on times, and
 random streams are derived from the number of the step. *No deadlock*: a stage is submitted after the stages that feed
 it, so everything that the earliest call waits for has been submitted. *Backpressure*: a stage is submitted only if its
@@ -43,7 +44,7 @@ is ever late. ``hfdsl simulate`` shows what they would do with groups that finis
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
@@ -51,8 +52,10 @@ from typing import Any
 
 from hfdsl.errors import CheckpointError
 from hfdsl.graph.lags import stage_lags
+from hfdsl.graph.stages import syncs
 from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.queues import queried_calls
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import (
     Decision,
@@ -61,7 +64,14 @@ from hfdsl.runtime.decisions import (
 )
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.decision_log import DecisionLog
-from hfdsl.runtime.queues.files import QueueKeepingBackend, SavedQueue, SavedStream
+from hfdsl.runtime.queues.files import (
+    QueueFile,
+    SavedQueue,
+    SavedStream,
+    loading_backend,
+    saving_backend,
+    written_files,
+)
 from hfdsl.runtime.recovery.steps import RecoverableBackend
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.loaded_states import check_loads_of_stream
@@ -87,13 +97,22 @@ class StageOrder:
             for name, (_, queue) in zip(names, plan.split.queues, strict=True)
         ]
 
-    def next(self, *, prompts: bool) -> int | None:
+    def next(self, *, prompts: bool, logged: Decision | None = None) -> int | None:
         """The first stage that may be submitted; None if none may. No stage before it has places.
 
-        Without ``prompts`` no step is begun.
+        Without ``prompts`` no step is begun. The stage of a ``logged`` decision, which is to be repeated, comes first.
         """
-        stages = (*self._last_behind, *range(len(self.steps)))
+        repeated = () if logged is None else self._stages_of(logged)
+        stages = (*repeated, *self._last_behind, *range(len(self.steps)))
         return next((stage for stage in stages if self._may_step(stage, prompts=prompts)), None)
+
+    def _stages_of(self, decision: Decision) -> list[int]:
+        """The stage that a decision of a queue submits; none for an unknown queue."""
+        return [
+            producer if decision.kind == "dispatch" else reader
+            for queue, (producer, reader) in zip(self.queues, self._feeds, strict=True)
+            if queue.spec.name == decision.queue
+        ]
 
     @property
     def _last_behind(self) -> list[int]:
@@ -114,6 +133,10 @@ class StageOrder:
         """The steps of every stage before the next one of a stage; those that make the same result count alike."""
         steps, together = self.steps[stage], self._last if stage in self._last else ()
         return [steps if other in together else count for other, count in enumerate(self.steps)]
+
+    def makes_results(self, stage: int) -> bool:
+        """Whether a stage feeds no queue; such stages train, and send weights."""
+        return stage in self._last
 
     def sources_of(self, stage: int) -> list[int]:
         """For each queue of a stage that makes results, the first stages on the way there; none for other stages."""
@@ -180,6 +203,7 @@ class Stream:
     def __init__(self, runner: StepRunner) -> None:
         self._plan, self._runner = runner.plan, runner
         self.reset()
+        self._loads_wait = self._has_queried_readers()
 
     def reset(self) -> None:
         """Begin after the committed steps, with none in progress."""
@@ -191,7 +215,10 @@ class Stream:
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Submit stages as their queues allow, and yield the results of steps in order."""
         prompts = True
-        while not log.repeated and (stage := self.order.next(prompts=prompts and log.begins_steps)) is not None:
+        while not log.repeated:
+            stage = self.order.next(prompts=prompts and log.begins_steps, logged=log.next)
+            if stage is None:
+                break
             step = self.order.steps[stage]
             if step not in self._in_flight:
                 batch = source.next()
@@ -200,6 +227,8 @@ class Stream:
                     self._sync_first()
                     self._in_flight[step] = self._runner.begin(step, batch)
                 continue
+            if self._loads_wait and self.order.makes_results(stage):
+                self._submit_queried()
             with self._breaking(step):
                 self._in_flight[step].submit(stage, self.order.counted(stage))
             log.add(self.order.submit(stage), loader_ended=not prompts)
@@ -225,16 +254,16 @@ class Stream:
         Raises:
             CheckpointError: HF906 if a file cannot be written, HF908 if a queue holds a value that no file can hold, or
                 the backend cannot write it.
+            ResourceError: HF518 if the backend has not written it.
         """
         if not self._in_flight:
             return None
         check_loads_of_stream(self._plan)
-        if not isinstance(backend, QueueKeepingBackend):
-            text = f"{type(backend).__name__} cannot write the contents of queues ({self.order})"
-            raise CheckpointError("HF908", f"{text}; save once the stream has ended")
         pending = {number: run.pending() for number, run in self._in_flight.items()}
         read_here = {number: backend.get(handles.pop(DRIVER_PROCESS, ())) for number, handles in pending.items()}
-        files = dict(backend.save_queues(folder, self._plan.name, pending))
+        files = dict[str, Sequence[QueueFile]]()
+        if self.order.queues:  # else a step that has begun is its inputs, which the driver has
+            files |= written_files(saving_backend(backend, self.order), folder, self._plan, pending)
         files[DRIVER] = [backend.driver.stores.save(folder, self._plan.name, read_here)]
         return SavedStream(
             plan=self._plan.name,
@@ -251,10 +280,10 @@ class Stream:
             CheckpointError: HF905 if the backend cannot load them, HF906 if a file is damaged.
         """
         self.order.load(saved)
-        if not isinstance(backend, QueueKeepingBackend):
-            raise CheckpointError("HF905", f"{type(backend).__name__} cannot load the contents of queues")
+        keeping = loading_backend(backend, self.order) if self.order.queues else None
         try:
-            backend.load_queues(folder, saved.plan, saved.files)
+            if keeping is not None:
+                keeping.load_queues(folder, saved.plan, saved.files)
             backend.driver.stores.load(folder, saved.plan, saved.files[DRIVER][0])
             inputs = {step.number: backend.driver.inputs_of(saved.plan, step.number) for step in saved.in_progress}
         except (KeyError, IndexError, ValueError) as error:
@@ -297,6 +326,24 @@ class Stream:
                 self._in_flight[step.number] = self._runner.resume(step, inputs)
 
         return go_back
+
+    def _has_queried_readers(self) -> bool:
+        """Whether a role that gets weights by a sync has calls in front of a queue that wait for a filter.
+
+        These calls are submitted once the filter has run, so an update, which sends weights, waits until then: they
+        belong to the version of their dispatch.
+        """
+        targets = {sync.target.role for sync in syncs(self._plan.graph)}
+        stage_of = self._plan.split.of
+        return any(
+            call.role in targets and not self.order.makes_results(stage_of[node.id])
+            for node, call in queried_calls(self._plan)
+        )
+
+    def _submit_queried(self) -> None:
+        for number, run in self._in_flight.items():
+            with self._breaking(number):
+                run.submit_queried()
 
     def _sync_first(self) -> None:
         if not self._synced:

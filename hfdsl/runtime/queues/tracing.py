@@ -1,4 +1,4 @@
-"""Queues that decide during a run, in its trace: the number of their groups, and the decisions that lose some.
+"""Dynamic queues, in its trace: the number of their groups, and the decisions that lose some.
 
 Times are those at which the driver decides. It sees that a group has ended when it next decides something, so a counter
 of ready groups may rise later than the group ends, and in a run that repeats a log only when the log takes the group.

@@ -183,8 +183,9 @@ class VirtualClock:
                 self.advance()
 
     def busy(self, group: str) -> float:
-        """The seconds in which the servers of a group had a call in progress, added up."""
-        return sum(server.busy for (name, _, _), server in self._servers.items() if name == group)
+        """The seconds in which the servers of a group have had a call in progress, added up."""
+        of_group = (server for (name, _, _), server in self._servers.items() if name == group)
+        return sum(server.busy + (self.now - server.began if server.running else 0.0) for server in of_group)
 
     def _begin(self, call: VirtualCall) -> None:
         call.start = self.now

@@ -35,9 +35,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from hfdsl.errors import RoleError, WiringError
+from hfdsl.errors import ResourceError, RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import Input
 from hfdsl.graph.value_checks import check_finite_arguments, check_finite_result
@@ -51,7 +52,7 @@ from hfdsl.protocols.ranges import RowRanges
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queues.rows import QueuedRows, received
-from hfdsl.runtime.rank.arguments import call_arguments
+from hfdsl.runtime.rank.arguments import call_arguments, undelivered
 from hfdsl.runtime.rank.arrivals import Arrivals
 from hfdsl.runtime.rank.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.rank.call_turns import CallTurns
@@ -62,7 +63,7 @@ from hfdsl.runtime.rank.state_changes import StateChanges
 from hfdsl.runtime.rank.step_bodies import StepBodies
 from hfdsl.runtime.rank.step_calls import call_of_step, row_name
 from hfdsl.runtime.rank.step_stores import StepStores
-from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
+from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, UndeliveredError, bytes_of, slice_payload
 from hfdsl.runtime.saving.recording import Recorder
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.rank_digests import RankDigests, rank_digests
@@ -75,6 +76,11 @@ if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
 
 T = TypeVar("T")
+
+BodyMoment: TypeAlias = Literal["begins", "ended"]
+
+BodyHook: TypeAlias = Callable[[str, int, str], None]
+"""A function of the plan, the number of the step and the label of a call."""
 
 
 class Executor:
@@ -126,7 +132,8 @@ class Executor:
             call_of=self._current,
         )
         self._turns = CallTurns()
-        self.begun: Callable[[str, int, str], None] = _not_noted
+        self.begun: BodyHook = _not_noted
+        self.ended: BodyHook = _not_noted
         for role in roles:
             self.workers.construct(role)
 
@@ -177,6 +184,13 @@ class Executor:
             self.synced_digests.forget()
             self._changes.forget()
 
+    def at_bodies(self, moment: BodyMoment, hook: BodyHook) -> None:
+        """Call a hook, too, whenever a body begins, or after it has ended."""
+        if moment == "begins":
+            self.begun = partial(_in_order, self.begun, hook)
+        else:
+            self.ended = partial(_in_order, self.ended, hook)
+
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
         self._bodies.recorder = None if folder is None else Recorder.of(folder, self._rank)
@@ -203,10 +217,15 @@ class Executor:
         """Digest what the next steps export in these syncs, and what they load bucket by bucket."""
         self.synced_digests.want(wanted)
 
-    def of_worker(self, role: str, function: Callable[[Any], T]) -> T:
-        """The result of a function for the worker of a role, outside of any step."""
+    def of_worker(self, role: str, function: Callable[[Any], T], method: str) -> T:
+        """The result of a function for the worker of a role, outside of any step.
+
+        Raises:
+            RoleError: HF806 if it raises, with ``method`` as the role's method that it called.
+        """
         with self._turns.alone(), in_call(Call(self._seed, 0, -1, self._rank)):
-            return function(self.workers[role])
+            result: T = self.workers.call(role, method, lambda _, worker: function(worker))
+            return result
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -214,9 +233,9 @@ class Executor:
         """Store a value that no step here produced: an input, or the result of a collect function."""
         self.store.put(node, 0, StoredValue.of(producer, detached(to_columns(value))))
 
-    def begin(self, plan: str, step_number: int) -> None:
-        """Begin a step of a plan, unless it has begun."""
-        if self.stores.begin(plan, step_number, self._plans[plan].steps_in_flight):
+    def begin(self, plan: str, step_number: int, *, held: bool = False) -> None:
+        """Begin a step of a plan, unless it has begun; if it is ``held``, other steps leave its values as they are."""
+        if self.stores.begin(plan, step_number, max(self._plans[plan].steps_in_flight, held)):
             self.workers.offloader.begin(plan, step_number)
             # Routes below zero were those of one step alone; what is still to run of it comes with its spec.
             self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
@@ -240,6 +259,7 @@ class Executor:
         Raises:
             RoleError: HF806 if a body raises.
             WiringError: HF805 if it returns anything other than it declares, HF703 if it writes into its arguments.
+            ResourceError: HF518 if it reads a value that the backend has not delivered.
             HfError: HF807 if it waits for peers that never arrive.
         """
         with self._turns.beside() if runs_beside(call) else self._turns.alone():
@@ -274,6 +294,7 @@ class Executor:
                 self.store.drop(read_last_here)
             self.workers.offloader.after(call.plan, node, call.step)
             calls.append(self._call_result(call, step, began, columns))
+            self.ended(call.plan, call.step, step.label)
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
         # call shares is watched from now on.
         self.store.check_watched()
@@ -300,7 +321,10 @@ class Executor:
         index = step.ranks.index(self._rank)
         self.begun(call.plan, call.step, step.label)
         self.workers.offloader.before(step, call.step)
-        arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
+        try:
+            arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
+        except UndeliveredError as missing:
+            raise undelivered(self._plans[call.plan], step, self._rank, missing) from None
         try:
             columns = self._call_body(call, step, index, arguments, reader.table, exchanges)
             if step.parts:
@@ -308,6 +332,8 @@ class Executor:
                 return exported_columns(step, self._rank, columns, exchanged=exchanged)
             if self._rank in step.layout.holders and states(step, "exports"):
                 return whole_columns(step, self._rank, columns)
+        except RoleError:  # raised in the body, which may be a WiringError too: it has the body's lines
+            raise
         except WiringError as error:  # about what the body did: name its place in the source
             place = self._plans[call.plan].body_span(step)
             raise WiringError(error.code, f"{error.message} ({place})") from None
@@ -326,11 +352,18 @@ class Executor:
         )
 
     def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
-        """The spec sent now or with an earlier call, and a reader of the store by its rows."""
+        """The spec sent now or with an earlier call, and a reader of the store by its rows.
+
+        Raises:
+            ResourceError: HF518 if the backend has sent none.
+        """
         key = (call.plan, call.routing, call.segment)
         if spec is not None:
             plan = self._plans[call.plan]
             self._specs[key] = spec, Reader(plan.graph.nodes, plan.layouts, spec.table, self._read)
+        if key not in self._specs:
+            text = f"rank {self._rank} of '{self._group}' gets calls of '{call.plan}' without their routes"
+            raise ResourceError("HF518", f"{text}: a backend of your own passes Submission.specs to Executor.run")
         return self._specs[key]
 
     def _read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
@@ -395,7 +428,12 @@ class Executor:
 
 
 def _not_noted(plan: str, step: int, label: str) -> None:
-    """Do nothing: once the driver, or a rank within it, has died, nobody is left to read a note."""
+    """Do nothing: once the driver, or a rank within it, has died, nothing is left to read a note."""
+
+
+def _in_order(first: BodyHook, second: BodyHook, plan: str, step: int, label: str) -> None:
+    first(plan, step, label)
+    second(plan, step, label)
 
 
 def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:

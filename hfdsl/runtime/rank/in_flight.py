@@ -154,7 +154,7 @@ class ArrivedWeights:
             while self._waiting and (most is None or self._waiting[0][0] <= most):
                 self.version, load = self._waiting.popleft()
             if load is not None:
-                load()  # of several versions the newest alone, and nobody begins with a token meanwhile
+                load()  # of several versions the newest alone, and no call begins with a token meanwhile
             self._sampling.update(calls)
             return self.version
 

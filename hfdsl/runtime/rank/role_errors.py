@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hfdsl.errors import HfError, LostProcessError, RoleError, SyncError
-from hfdsl.graph.spans import traceback_span
+from hfdsl.graph.spans import traceback_span, until_user
 from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
@@ -44,6 +44,8 @@ def role_error(label: str, rank: int, step_number: int | None, error: BaseExcept
     frame = first = error.__traceback__
     while first and frame and frame.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:
         frame = frame.tb_next  # the first frames are those of the runtime that called the role
+    if isinstance(error, HfError):
+        frame = until_user(frame)  # the user's line is what to mend, not hfdsl's lines that check what it passes
     text = f"'{label}' raised on rank {rank}{step}: {described(error)}\n\n{trace_of(error, frame)}"
     raised = RoleError("HF806", text)
     # A stream is a generator, out of which Python lets no StopIteration.

@@ -10,7 +10,8 @@ A worked example, a plan of which two steps may be in flight. ``begin`` is calle
     -        1, 2                a copy or a file has both, with the payloads that this process has still to receive
 
 Why it is right. *No stale values*: each step has a store of its own; the steps of a plan without queues run one after
-another in one store, which is emptied at the first call of each. *Bounded*: a store is dropped when a step begins that
+another in one store, which is emptied at the first call of each. If a stream has begun such a step, the driver holds
+its inputs in a store of its own, too, since a file may need them. *Bounded*: a store is dropped when a step begins that
 could not be in flight beside its own. *Complete*: this process's part of a step is what its store holds, and the
 payloads that were sent to it and not received; the caller of a save or restore passes the latter, by the number of the
 step.
@@ -48,14 +49,14 @@ class StepStores:
         if step in self._in_flight:
             self.current = self._in_flight[step]
             return False
+        ended = [
+            (name, step_number)
+            for name, step_number in self._in_flight
+            if name == plan and step_number <= number - max(1, steps_in_flight)
+        ]
+        for earlier in ended:
+            del self._in_flight[earlier]
         if steps_in_flight:
-            ended = [
-                (name, step_number)
-                for name, step_number in self._in_flight
-                if name == plan and step_number <= number - steps_in_flight
-            ]
-            for earlier in ended:
-                del self._in_flight[earlier]
             self.current = self._in_flight[step] = Store()
         else:
             self.current = self._shared

@@ -18,8 +18,8 @@ column is row 0 of chunk 1.
 >>> reader.bytes, producers[0].bytes  # two of eight bytes each: the reader has one row of either chunk
 (16, 16)
 
-After the last step that reads node 7 according to the plan, ``drop`` forgets it. A later read would be a KeyError, but
-no plan has one: the last reader follows from the same reads that address the payloads.
+After the last step that reads node 7 according to the plan, ``drop`` forgets it. A later read would be an
+``UndeliveredError``, but no plan has one: the last reader follows from the same reads that address the payloads.
 
 >>> reader.drop(7)
 >>> reader.bytes, reader.peak_bytes
@@ -34,7 +34,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.columns import ROW_WEIGHT
@@ -54,7 +54,7 @@ PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
 
 
 class CopiedTensors(dict[str, "dict[Any, torch.Tensor]"]):
-    """Tensors that were copied for one payload, so that nobody else writes or keeps them."""
+    """Tensors that were copied for one payload, so that nothing else writes or keeps them."""
 
 
 OF_CALLER = "the driver"
@@ -116,6 +116,22 @@ def _changed(producer: str, column: str) -> WiringError:
     return WiringError("HF703", f"{subject} was changed after '{producer}' had returned it; return a .clone()")
 
 
+DELIVERIES: Final = (
+    "the backend has not delivered it. A backend of your own passes Submission.payloads and Submission.queued to "
+    "Executor.run, and a run that loads a checkpoint gets what save_queues wrote; hfdsl.testing.run_suite shows what "
+    "the backend lacks"
+)
+"""The end of an error about an ``UndeliveredError``."""
+
+
+class UndeliveredError(LookupError):
+    """A read of a value that this process neither produced nor received."""
+
+    def __init__(self, node: int, column: str) -> None:
+        super().__init__(node, column)
+        self.node, self.column = node, column
+
+
 class Store:
     """Values by graph node, for one step.
 
@@ -170,11 +186,17 @@ class Store:
         self._bytes.pop(node, None)
 
     def read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
-        """Rows of a chunk's column, in order; with None the whole of a value without rows."""
+        """Rows of a chunk's column, in order; with None the whole of a value without rows.
+
+        Raises:
+            UndeliveredError: if this process does not have it.
+        """
         local = self._local.get(node)
         if local is not None and local[0] == chunk:
             return _slice(local[1].read(column), rows)
-        parts = self._received[node][chunk, column]
+        parts = self._received.get(node, {}).get((chunk, column))
+        if parts is None:
+            raise UndeliveredError(node, column)
         if rows is None or parts[0][1] is None:
             return parts[0][1]
         return _join_rows(parts, rows)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.exceptions import GetTimeoutError
@@ -58,6 +58,8 @@ class RayBackend(RayGroups):
     Raises:
         HfError: at launch, as ``RayGroups``.
     """
+
+    weights_in_flight: Final = True
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
         self._payload_class = payload_class(plan)
@@ -266,7 +268,7 @@ class RayBackend(RayGroups):
         return ended
 
     def drop(self, calls: Sequence[Any]) -> None:
-        """Drop calls whose results nobody reads again."""
+        """Drop calls whose results are not read again."""
         for call in calls:
             self._acknowledged.pop(call, None)
 
@@ -329,16 +331,18 @@ class RayBackend(RayGroups):
             del self._pending[acknowledgment]
 
     def close(self) -> None:
-        """End the processes, and release what they use.
+        """End the processes, and release what they use."""
+        self._ignore_failures()
+        super().close()
 
-        Of calls that fail besides the one whose error ends the run, Ray would print each result as unhandled.
-        """
+    def _ignore_failures(self) -> None:
+        """Have Ray print no failure of a pending call as unhandled: one failure ends a run or a step for all calls."""
         if ray.is_initialized():
             for acknowledgment, payloads in self._pending.items():
                 acknowledgment.future().add_done_callback(partial(_handle_failure, payloads))
-        super().close()
 
     def _forget_calls(self) -> None:
+        self._ignore_failures()
         self._order.clear()
         self._pending.clear()
         self._sends.clear()

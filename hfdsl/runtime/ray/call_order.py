@@ -76,7 +76,7 @@ class CallOrder:
             self._beside.pop(process, None)
 
     def ended(self, calls: Collection[Any]) -> None:
-        """Remove ended calls: nobody needs to wait for them."""
+        """Remove ended calls, which need no waiting."""
         for process, beside in self._beside.items():
             self._beside[process] = [call for call in beside if call not in calls]
 

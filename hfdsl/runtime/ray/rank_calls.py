@@ -151,6 +151,17 @@ class RankCalls:
             self._clocks.add(ref[0] if returns > 1 else ref, call)
         return refs
 
+    def call_rank(
+        self, process: tuple[str, int], label: str, method: str, arguments: Sequence[Any], returns: int
+    ) -> list[Any]:
+        """Call a method of ``RankProcess`` on one rank; the first of several objects says that it has ended."""
+        group, rank = process
+        method_of_rank = getattr(self._groups[group].workers[rank], method)
+        refs: list[Any] = method_of_rank.options(num_returns=returns).remote(*arguments)
+        called = Called(label, None, time.monotonic())
+        self._clocks.add(refs[0], SubmittedCall(process, called, CallDeadline(self.seconds, LAUNCH), 1))
+        return refs
+
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def wait_for(self, refs: Sequence[Any]) -> list[Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
 
+from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.worker import RankContext, Worker
 from hfdsl.runtime.messages import (
@@ -22,11 +23,12 @@ from hfdsl.runtime.messages import (
     SendMode,
 )
 from hfdsl.runtime.rank.begun_calls import NO_STEP, CallNote, NotePlace
-from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
 from hfdsl.runtime.rank.process_groups import ProcessCollectives
 from hfdsl.runtime.rank.role_errors import sending
 from hfdsl.runtime.rank.store import PayloadContent, bytes_of
 from hfdsl.runtime.saving.state_files import FlatState
+from hfdsl.runtime.saving.store_files import read_payloads
 from hfdsl.runtime.transports.serialization import (
     PickledValue,
     StateCopy,
@@ -121,6 +123,12 @@ class RankProcess(Worker):
         queues = {queued(plan): copy for plan, copy in self._executor.stores.copies().items()}
         return None, StateCopy({**self._executor.workers.copy_states(), **queues})
 
+    def read_payloads(
+        self, folder: str, file: dict[str, str], wanted: Sequence[tuple[int, Sequence[Sequence[ColumnSlice]]]]
+    ) -> tuple[Any, ...]:
+        """The payloads of these steps in a file of this plan's processes; None says that they have been read."""
+        return None, *map(self._payload_class, read_payloads(folder, file, wanted))
+
     def restore_queues(
         self, plan: str, states: Mapping[str, FlatState], counts: list[list[int]], *payloads: Any
     ) -> None:
@@ -160,6 +168,15 @@ class RankProcess(Worker):
     def digest_exports(self, wanted: Mapping[VerifiedSync, DTypes]) -> None:
         """Digest what the next steps sync, as requested with their calls."""
         self._executor.digest_exports(wanted)
+
+    def at_bodies(self, moment: BodyMoment, hook: BodyHook) -> None:
+        """Call a hook, too, whenever a body begins, or after it has ended."""
+        self._executor.at_bodies(moment, hook)
+
+    def of_worker(self, role: str, function: Callable[[Any], Any], method: str) -> Any:
+        """The result of a function for the worker of a role."""
+        self._begin_outside(role, method)
+        return self._executor.of_worker(role, function, method)
 
     def host(self) -> str:
         """Ray's ID of this process's node."""

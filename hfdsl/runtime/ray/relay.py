@@ -3,7 +3,7 @@
 A worked example. Two hosts with a relay each; actor rank 0 is on the first, critic rank 0 on the second, and the critic
 reads the four rows that the actor produces. Each return value of a rank's call has a key, (segment, rank, place), where
 place 0 is the acknowledgment and payloads follow. The driver (``relay_client.py``) collects calls in an outbox for each
-relay, and sends it when somebody waits or reads what another relay has (``submit`` stands for the outbox)::
+relay, and sends it when a result is awaited or another relay's value is read (``submit`` stands for the outbox)::
 
     driver                        relay of host 1                       relay of host 2
     run(segment 1, actor)
@@ -89,7 +89,7 @@ class RelayCall(NamedTuple):
 class Relay:
     """The relay actor: it holds the references to its ranks' return values in a step.
 
-    Values stay with the ranks, but for small ones that the driver reads; these are bytes, which nobody loads here.
+    Values stay with the ranks, but for small ones that the driver reads; these are bytes, which are not loaded here.
     References to small ones that other processes have too are kept a step longer, so that they are released here last.
     """
 

@@ -113,7 +113,7 @@ class RemoteHandle:
 
 
 class Relays:
-    """The relays of a cluster, one per host; they receive a step's calls when somebody waits for a result."""
+    """The relays of a cluster, one per host; they receive a step's calls when a result is awaited."""
 
     def __init__(
         self, workers: Mapping[str, Sequence[Any]], hosts: Mapping[str, Sequence[str]], time_left: Callable[[], float]

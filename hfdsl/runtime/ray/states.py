@@ -8,14 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import ray
 
 from hfdsl.plan.deadlines import CallDeadline
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import files_by_role
-from hfdsl.runtime.rank.executor import Executor
+from hfdsl.runtime.queues.files import QueueFile, SavedPayloads
+from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
 from hfdsl.runtime.ray.peer_copies import Copied, copied_to, live_nodes, peer_of
 from hfdsl.runtime.ray.rank_calls import LAUNCH, RankCalls
 from hfdsl.runtime.weights.digest_reports import DigestReport
@@ -25,6 +27,8 @@ from hfdsl.single_controller.waiting import fetch
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
+
+T = TypeVar("T")
 
 RankArguments: TypeAlias = Callable[[str, int], Sequence[Any]]
 """The arguments of a call of each rank: a function of its group, or of a role there, and its number."""
@@ -58,6 +62,17 @@ class RayStates(ABC):
     @abstractmethod
     def begin(self) -> None:
         """Begin a step, or an operation between two steps."""
+
+    def at_bodies(self, group: str, rank: int, moment: BodyMoment, hook: BodyHook) -> None:
+        """Have a process call a hook, too, whenever a body begins there, or after it has ended."""
+        self.begin()
+        fetch([self._groups[group].workers[rank].at_bodies.remote(moment, hook)], self._calls.time_left())
+
+    def of_workers(self, role: str, function: Callable[[Any], T], method: str = "of_workers") -> list[T]:
+        """Call all ranks at once; HF807 for a rank that is late."""
+        self.begin()
+        refs = self._calls.call_role(role, method, "of_worker", lambda _: (role, function, method))
+        return list(self._calls.wait_for(refs))
 
     def _call_all(
         self, label: str, method: str, arguments: RankArguments, limit: CallDeadline | None = None
@@ -128,6 +143,33 @@ class RayStates(ABC):
             return folder, plan, counts, *payloads
 
         return self._call_all("saving queues", "save_queues", arguments)
+
+    def read_payloads(self, folder: str, saved: Sequence[tuple[Plan, SavedPayloads, QueueFile]]) -> list[Sequence[Any]]:
+        """Have the ranks that wrote them read them at once, or others that there are; HF807 after a deadline."""
+        self.begin()
+        by_file: dict[tuple[Any, ...], list[SavedPayloads]] = {}
+        for _, payloads, file in saved:
+            if payloads.slices:
+                by_file.setdefault((payloads.rank, *file.items()), []).append(payloads)
+        read, handles = list[Any](), dict[int, Sequence[Any]]()
+        for (rank, *file_items), of_file in by_file.items():
+            wanted = [(payloads.number, payloads.slices) for payloads in of_file]
+            count = sum(len(slices) for _, slices in wanted)
+            arguments = folder, dict(file_items), wanted
+            done, *contents = self._calls.call_rank(
+                self._rank_of(*rank), "loading queues", "read_payloads", arguments, returns=1 + count
+            )
+            read.append(done)
+            of_rank = iter(contents)
+            handles |= {number: list(islice(of_rank, len(slices))) for number, slices in wanted}
+        self._calls.wait_for(read)
+        return [handles.get(payloads.number, ()) for _, payloads, _ in saved]
+
+    def _rank_of(self, group: str, rank: int) -> tuple[str, int]:
+        """A rank of an earlier run, or one in its place."""
+        if group not in self._groups:
+            group = next(iter(self._groups))
+        return group, rank % len(self._groups[group].workers)
 
     def load_queues(self, folder: str, plan: str, files: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load all ranks at once; HF807 after a deadline."""

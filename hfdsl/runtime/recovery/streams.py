@@ -24,7 +24,7 @@ number, whatever else the journal contains, such as one that a file already has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -208,19 +208,23 @@ class RecoveringStream:
 
     def repeat_rest(self) -> None:
         """Repeat the decisions made since the last result, which may lead to the next one."""
-        self._early = self._repeated(self._entry)
+        self._batches.again |= self._entry.batches
+        self._early = self._repeated(self._entry.decisions) if self._entry.decisions else []
 
     def _repeat(self, journal: StreamEntry) -> None:
         """Repeat the decisions that led to a yielded result."""
-        self._repeated(journal)
-
-    def _repeated(self, journal: StreamEntry) -> list[Any]:
-        source, self._batches.source = self._batches.source, None
         self._batches.again |= journal.batches
-        results = self._stream.results(self._batches, DecisionLog.repeating(journal.decisions))
+        self._repeated(journal.decisions)
+
+    def _repeated(self, decisions: Sequence[Decision]) -> list[Any]:
+        """The result of decisions, if they lead to one; without queues there is nothing to decide, and it is next."""
+        has_queues = bool(self._runner.plan.split.queues)
+        log = DecisionLog.repeating(decisions) if has_queues else DecisionLog(None, None)
+        source, self._batches.source = self._batches.source, None
+        results = self._stream.results(self._batches, log)
         try:
             with self._runner.breaking(self._runner.next_step):
-                return list(islice(results, 1)) if journal.decisions else []
+                return list(islice(results, 1))
         finally:
             results.close()
             self._batches.source = source

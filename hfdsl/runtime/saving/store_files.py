@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,28 @@ def read_stores(folder: str, file: Mapping[str, str], new_store: Callable[[int],
         fill_stores(state, new_store)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError("HF906", f"{path} cannot be read: {type(error).__name__}: {error}") from None
+
+
+def read_payloads(
+    folder: str, file: Mapping[str, str], wanted: Iterable[tuple[int, Sequence[Sequence[ColumnSlice]]]]
+) -> list[PayloadContent]:
+    """The payloads of these steps that ``write_stores`` wrote: for each step their slices.
+
+    Raises:
+        CheckpointError: HF906 if the file is not what was written.
+    """
+    stores: dict[int, Store] = {}
+    read_stores(folder, file, lambda number: stores.setdefault(number, Store()))
+    contents = {number: content_of(store) for number, store in stores.items()}
+    try:
+        return [{part: contents[number][part] for part in slices} for number, parts in wanted for slices in parts]
+    except KeyError as error:
+        raise CheckpointError("HF906", f"{Path(folder) / file['file']} lacks rows of a queue: {error}") from None
+
+
+def content_of(store: Store) -> PayloadContent:
+    """The payloads in a store, as one."""
+    return {ColumnSlice(node, chunk, name, rows): value for node, chunk, name, rows, value in store.received_values()}
 
 
 def fill_stores(state: FlatState, new_store: Callable[[int], Store]) -> None:

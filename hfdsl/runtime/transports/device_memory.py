@@ -137,7 +137,7 @@ class Mappings:
     """The blocks mapped in this process. ``keep`` decides whether they stay mapped after a transfer.
 
     ``map_block`` returns the address of a block here, ``unmap_block`` takes that address. Transfers run one at a time,
-    so that nobody unmaps what another thread reads: a transfer has ended, on the GPU too, when ``mapped`` is left.
+    so that no thread unmaps what another one reads: a transfer has ended, on the GPU too, when ``mapped`` is left.
     """
 
     def __init__(self, map_block: Callable[[Block], int], unmap_block: Callable[[int], None]) -> None:

@@ -130,7 +130,7 @@ def _open_store(_: Any, size: int, deadline: float) -> tuple[str, int]:
     bound.bind(("", 0))
     bound.listen()
     port = int(bound.getsockname()[1])
-    # The listening socket is handed over, so nobody else gets the port in between.
+    # The listening socket is handed over, so no other process gets the port in between.
     _state.store = TCPStore(
         address,
         port,

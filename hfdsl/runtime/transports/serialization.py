@@ -53,7 +53,9 @@ class CopiedPayload:
         self._content = own_rows(content)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rows = [(*_fields(key), _on_cpu(value), _is_cuda(value)) for key, value in self._content.items()]
+        rows = [
+            (*_fields(key), _without_float8(_on_cpu(value)), _is_cuda(value)) for key, value in self._content.items()
+        ]
         return _copied_content, (rows,)
 
 
@@ -141,7 +143,7 @@ def pickle_value(
     """The result of a method called with ``tensor_transport=TRANSPORT``: any value, with tensors on ``device`` apart.
 
     Tensors arrive dense and without gradients; those on other devices are pickled with the rest. With ``shared``,
-    tensors whose memory nobody writes while they travel, all others are copied. ``lazy`` is that of ``Tensors``.
+    tensors whose memory nothing writes while they travel, all others are copied. ``lazy`` is that of ``Tensors``.
 
     >>> import torch
     >>> pickle_value({"x": torch.ones(2), "name": "a"}, "cpu").load()
@@ -175,12 +177,19 @@ def _encoded_except(device: str, value: Any, shared: list[Any]) -> Any:
     """A raw column encoded as by ``_encoded``, except tensors on a device: they stay, and are added to ``shared``."""
     if isinstance(value, Jagged):
         return "ragged", _encoded_except(device, value.values, shared), _encoded_except(device, value.offsets, shared)
-    if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):
+    if _device_type(value) == device and hasattr(value, "untyped_storage"):
         shared.append(value)
         return "direct", value
     if isinstance(value, CopiedTensors):
         shared += (tensor for tensors in value.values() for tensor in tensors.values())
+        return _as_object(value)
+    if isinstance(value, dict) and any(_device_type(each) == device for each in value.values()):
+        return _as_object(value)
     return _encoded(value)
+
+
+def _device_type(value: Any) -> str | None:
+    return getattr(getattr(value, "device", None), "type", None)
 
 
 class _Pickler(CloudPickler):
@@ -241,19 +250,49 @@ def _to_gpu(value: Any) -> Any:
 def _encoded(value: Any) -> Any:
     if isinstance(value, Jagged):
         return "ragged", _encoded(value.values), _encoded(value.offsets)
+    if isinstance(value, CopiedTensors):
+        return "parts", {name: {box: _encoded(part) for box, part in parts.items()} for name, parts in value.items()}
     if not hasattr(value, "untyped_storage"):
-        return "object", value
+        return _without_float8(value)
     flat: Any = as_bytes(_on_cpu(value.detach()).resolve_conj().resolve_neg().contiguous())
     kind = "cuda" if _is_cuda(value) else "cpu"
     return kind, str(value.dtype).removeprefix("torch."), tuple(value.shape), PickleBuffer(flat.numpy())
+
+
+def _without_float8(value: Any) -> Any:
+    """A value to be pickled: torch does not load its own pickles of float8, so such weights are bytes."""
+    match value:
+        case CopiedTensors():
+            return _encoded(value)
+        case dict() if any(map(_is_float8, value.values())):
+            return "weights", {
+                name: (_encoded if _is_float8(each) else _as_object)(each) for name, each in value.items()
+            }
+    return _as_object(value)
+
+
+def _as_object(value: Any) -> Any:
+    return "object", value
+
+
+def _is_float8(value: Any) -> bool:
+    return str(getattr(value, "dtype", "")).startswith("torch.float8")
 
 
 def _decoded(encoded: Any) -> Any:
     kind, *fields = encoded
     if kind in ("object", "direct"):
         return fields[0]
+    if kind == "weights":
+        return {
+            name: _decoded(entry) if entry[0] == "object" else _owned(_decoded(entry))
+            for name, entry in fields[0].items()
+        }
     if kind == "ragged":
         return Jagged(_decoded(fields[0]), _decoded(fields[1]))
+    if kind == "parts":  # who loads them may keep them and write into them
+        parts = fields[0].items()
+        return {name: {box: _owned(_decoded(part)) for box, part in by_box.items()} for name, by_box in parts}
     import torch
 
     name, shape, buffer = fields
@@ -265,6 +304,11 @@ def _decoded(encoded: Any) -> Any:
             warnings.simplefilter("ignore", UserWarning)
             tensor = torch.frombuffer(buffer, dtype=dtype).reshape(shape)
     return _to_gpu(tensor) if kind == "cuda" else tensor
+
+
+def _owned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory that no other process reads: on a GPU it already is."""
+    return tensor if tensor.is_cuda else tensor.clone()
 
 
 def _decoded_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
@@ -280,4 +324,7 @@ def _decoded_states(states: Mapping[str, tuple[Mapping[str, Any], str]]) -> dict
 
 
 def _copied_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
-    return {ColumnSlice(*fields): _to_gpu(value) if cuda else value for *fields, value, cuda in rows}
+    return {
+        ColumnSlice(*fields): _to_gpu(_decoded(encoded)) if cuda else _decoded(encoded)
+        for *fields, encoded, cuda in rows
+    }

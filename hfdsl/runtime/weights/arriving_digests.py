@@ -15,7 +15,7 @@ last write into any of them. A sync that lays out the groups first submits the w
 each of which waits on its own stream for its moment. The next one submits each with its moment (``digest_stream``).
 
 The digests cover the memory that the role keeps. ``values`` returns None if ``held_weights`` names other memory than
-was written, or if somebody has written into it since, such as a role that scales its weights after a load; digests are
+was written, or if it has been written since, as by a role that scales its weights after a load; digests are
 then taken from ``held_weights``, after the load.
 
 The groups follow from the addresses and strides of the pieces, where they lie in the whole, and from which moment comes

@@ -10,7 +10,7 @@ An actor states the parameters w and b and exports a buffer m with them. An engi
     m       exports                    not loaded                no parameter
     f                    holds         no parameter              no parameter
 
-Where no role states anything, nobody knows which of w, m and f are parameters, so none of them is compared. A sync in
+Where no role states anything, which of w, m and f are parameters is unknown, so none of them is compared. A sync in
 parts sends parameters alone: a buffer that both sides hold is no copy.
 """
 
@@ -76,7 +76,7 @@ class CopiedNames:
                 yield name
 
     def missing(self, name: str, *, of_target: bool) -> bool:
-        """Whether a side that lacks a weight should have it; False if nobody knows."""
+        """Whether a side that lacks a weight should have it; False if that is unknown."""
         return self._is_loaded(name) and (self.by_target or not of_target)
 
     def _is_loaded(self, name: str) -> bool:
@@ -128,4 +128,4 @@ def _scheduled(plan: Plan, sync: VerifiedSync) -> ScheduledSync | None:
 
 
 UNKNOWN = CopiedNames()
-"""Where nobody states anything."""
+"""Where no role states anything."""

@@ -15,7 +15,7 @@ in which more than an eighth of the words has changed is sent whole, and one wit
 Why it is right. *The bits are those of all words*: an engine has the words that have not changed, since its digest is
 that of the trainer's copy. Neither side has to know which version the other one has. An engine that was restarted, has
 loaded a checkpoint or missed a sync has other words and another digest, or the trainer has no copy, and all words are
-sent. *Nobody waits forever*: first every reader sends its digests to its senders in order, and a sender receives those
+sent. *No rank waits forever*: first every reader sends its digests to its senders in order, and a sender receives those
 of its readers in order; then the numbers of changed words go the other way, in the same orders; then the messages go in
 the order of ``exchange``, those alone that have changes. Every rank goes through its own in this order, so of all that
 have not arrived the first one does.

@@ -83,7 +83,7 @@ _KIND: Final = attrgetter("dtype", "shape", "device")
 class PiecesToRead:
     """The pieces of a rank, and what is ``given`` besides their memory for their groups, which can be compared.
 
-    ``kinds`` has everything about the pieces but their addresses and values, if somebody has listed it already.
+    ``kinds`` has everything about the pieces but their addresses and values, if it has been listed already.
     """
 
     pieces: Mapping[str, HeldPart]

@@ -11,7 +11,7 @@ A worked example. Two trainers hold half of every weight, an engine needs all, a
     bucket 2 has left          bucket 2 has arrived: writes it to its place
 
 So the engine has what it needs and two buckets, each of which has at most half of ``Optimize.bucket_bytes``; a trainer
-has two messages. Weights are read where the trainer has them, and written where the engine has them: nobody makes a
+has two messages. Weights are read where the trainer has them, and written where the engine has them: no rank makes a
 copy of all. Where every rank holds all of every weight, a bucket is one broadcast.
 
 A part that is computed, such as weights with an adapter merged, is computed into its message, a few rows at a time.
@@ -21,7 +21,7 @@ communicator can do that. For all others both sides allocate the memory of two m
 (``messages``). On a GPU a rank submits all its work at once and the device goes through it later, so a message with
 memory of its own would keep it until it has been sent, and all messages together would be another copy of the weights.
 
-Why nobody waits forever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
+Why no rank waits forever. All ranks are in one communicator, whose stream on a GPU does one thing after the other: a
 send ends when its receiver has come to it. The messages have one order, and every rank goes through its own in this
 order. Take the first of all that has not arrived: those before it have, so its sender has come to it, and its receiver
 too. The order is by bucket and then by rounds, in each of which a rank sends or receives one message at most, so with

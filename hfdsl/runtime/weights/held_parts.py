@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ class HeldPart:
 
     tensor: torch.Tensor
     offset: tuple[int, ...] | None = None
+    sharded: Any = field(default=None, repr=False, compare=False)
+    """The DTensor of which it is this rank's part."""
 
     @property
     def box(self) -> Box:
@@ -72,7 +74,7 @@ class ComputedPart(HeldPart):
         device: torch.device,
         tiles: Callable[[int, int], Iterable[tuple[int, torch.Tensor]]],
     ) -> None:
-        values = {"_box": box, "dtype": dtype, "device": device, "_tiles": tiles}
+        values = {"_box": box, "dtype": dtype, "device": device, "_tiles": tiles, "sharded": None}
         for name, value in (*values.items(), ("offset", tuple([start for start, _ in box]))):
             object.__setattr__(self, name, value)  # as a frozen dataclass does
 
@@ -120,7 +122,8 @@ def pieces_of(value: Any) -> dict[str, HeldPart] | None:
         if isinstance(part, HeldPart):
             pieces[str(name)] = part
         elif isinstance(part, torch.Tensor):
-            pieces[str(name)] = HeldPart(local(part))
+            held = local(part)
+            pieces[str(name)] = HeldPart(held, sharded=None if held is part else part)
         elif isinstance(part, (bool, int, float)):
             pieces[str(name)] = HeldPart(torch.tensor(part))
         else:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from hfdsl.errors import ProtocolError, SyncError
-from hfdsl.protocols.boxes import Box, intersection, whole
+from hfdsl.protocols.boxes import Box, in_words, intersection, whole
 from hfdsl.protocols.cuts import padded_dims
 from hfdsl.protocols.layouts import Layout, Parameter, rank_boxes
 from hfdsl.protocols.mesh import Mesh
@@ -31,7 +31,7 @@ from hfdsl.protocols.resharding import tensor_problem
 from hfdsl.runtime.rank.role_errors import sending
 from hfdsl.runtime.rank.store import as_bytes
 from hfdsl.runtime.weights.held_parts import ComputedPart, HeldPart, pieces_of
-from hfdsl.runtime.weights.sharded_tensors import is_partial
+from hfdsl.runtime.weights.sharded_tensors import is_partial, placed_box
 from hfdsl.types.values import without_values
 
 LocalPlaces: TypeAlias = tuple[tuple[int, ...], dict[Box, Box]]
@@ -251,24 +251,25 @@ class LocalWeights:
                         slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, held, strict=True)
                     )
                 ]
-        raise self.mismatch(f"no {list(box)} of '{name}'")
+        raise self.mismatch(f"no '{name}'{in_words(box)}", name)
 
     def _held_boxes(self, parameter: Parameter, name: str) -> Iterator[tuple[Box, torch.Tensor | ComputedPart]]:
         """A rank's boxes of a parameter, each with its values."""
         if name not in self._pieces:
-            raise self.mismatch(f"no '{name}'")
+            raise self.mismatch(f"no '{name}'", name)
         piece = self._pieces[name]
         if (kind := unsendable(piece)) is not None:
             raise self.mismatch(f"'{name}', {kind},", name)
         dtype = str(piece.dtype if isinstance(piece, ComputedPart) else piece.tensor.dtype).removeprefix("torch.")
         if not converts(dtype, parameter.dtype):
-            raise self.mismatch(f"'{name}' in {dtype} instead of {parameter.dtype},")
+            raise self.mismatch(f"'{name}' in {dtype} instead of {parameter.dtype},", name)
         if piece.offset is None:
             if name not in self._places:
                 self._places[name] = local_places(self._layout, parameter, self._mesh, self.rank)
             shape, placed = self._places[name]
             # A tensor of the layout's shape has its order, too, even if that is also the shape of the whole.
             if tuple(piece.tensor.shape) == shape:
+                self._check_placed(parameter, name, piece, placed)
                 for box, local in placed.items():
                     yield (
                         box,
@@ -277,13 +278,25 @@ class LocalWeights:
                 return
             if (actual := tuple(piece.tensor.shape)) != parameter.shape:
                 if shape == parameter.shape:
-                    raise self.mismatch(f"'{name}' of shape {actual} instead of all of it, {shape},")
+                    raise self.mismatch(f"'{name}' of shape {actual} instead of all of it, {shape},", name)
                 declared = f"its layout says {shape} of {parameter.shape}" if placed else "its layout says none"
                 padding = " without pad rows," if padded_dims(self._layout, parameter, self._mesh) else ""
-                raise self.mismatch(f"'{name}' of shape {actual}, but {declared}{padding}")
+                raise self.mismatch(f"'{name}' of shape {actual}, but {declared}{padding}", name)
         if intersection(piece.box, whole(parameter.shape)) != piece.box:
-            raise self.mismatch(f"{list(piece.box)} of '{name}', which has the shape {parameter.shape}")
+            raise self.mismatch(f"'{name}'{in_words(piece.box)}, which has the shape {parameter.shape},", name)
         yield piece.box, piece if isinstance(piece, ComputedPart) else piece.tensor
+
+    def _check_placed(self, parameter: Parameter, name: str, piece: HeldPart, placed: Mapping[Box, Box]) -> None:
+        """Raise ``SyncError`` if a DTensor is placed in another box than its layout says.
+
+        Several boxes are the order of a rank's own rows, of which a DTensor knows nothing.
+        """
+        if piece.sharded is None or len(placed) != 1:
+            return
+        [box], actual = placed, placed_box(piece.sharded, parameter.shape)
+        if actual is not None and actual != box:
+            place = f"'{name}'{in_words(actual)}, as its DTensor is placed, but its layout says {in_words(box)},"
+            raise self.mismatch(place, name)
 
     def mismatch(self, problem: str, parameter: str = "") -> SyncError:
         """The error for a rank that has other parts than its layout says."""

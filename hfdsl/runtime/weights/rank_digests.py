@@ -13,7 +13,7 @@ So a step that is verified needs no further call, and each side reads its weight
 (``digest_stream.py``). Names and boxes go to the driver once, and later only their key and the numbers.
 
 A sampler digests the memory that it keeps, ``held_weights``, after the last write of the exchange. If that is not the
-memory that was written, or somebody has written into it since, it is read once more, after the load. Without an
+memory that was written, or has been written since, it is read once more, after the load. Without an
 exchange nothing is reported: ``verify`` requests the digests.
 """
 
@@ -190,7 +190,7 @@ def rank_digests(
     if pieces is None or value is None or _have_no_values(pieces):
         return None
     if places is None and any(map(is_part, value.values())):
-        return None  # nobody says where in the whole a part is
+        return None  # where in the whole a part is, is unknown
     return digests(located_pieces(pieces, places, rank), dtypes)
 
 

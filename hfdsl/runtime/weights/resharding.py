@@ -85,7 +85,8 @@ def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label
             advice = "declare a layout=, or return its full_tensor(), which all ranks call"
             raise held.mismatch(f"a part of '{name}', a DTensor that is sent whole ({advice}),", name)
     for parameter in parameters:
-        held.find(parameter, whole(parameter.shape))
+        if parameter.bytes:  # else there is nothing to lack
+            held.find(parameter, whole(parameter.shape))
     sharded = {name: local(value) for name, value in values.items() if hasattr(value, "to_local")}
     return {**values, **sharded} if sharded else values
 

@@ -56,7 +56,7 @@ def verifying(processes: Processes, plan: Plan, states: Sequence[str]) -> Iterat
 
 
 def _warn_of_skipped(verified: Verified, processes: Processes, syncs: Sequence[VerifiedSync]) -> None:
-    """HF772: syncs of the block whose copies cannot be compared, which nobody would notice."""
+    """HF772: syncs of the block whose copies cannot be compared, which would go unnoticed."""
     for sync, reason in verified.skipped.items():
         if sync in syncs and comparable(sync, processes.syncs) is None:
             problem = f"the copy of '{sync.state}' in '{sync.target}' is not verified: {reason}"

@@ -62,7 +62,7 @@ def _warn_of_unsent(step: Step, value: Any) -> None:
 
 
 def _warn_of_rounded(step: Step, value: Any) -> None:
-    """HF733: weights that a sync rounds to a dtype that nobody wrote."""
+    """HF733: weights that a sync rounds to a dtype that the user did not write."""
     from hfdsl.runtime.weights.held_parts import ComputedPart, pieces_of
 
     pieces, rounded = pieces_of(value) or {}, dict[str, tuple[str, str]]()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hfdsl.errors import ResourceError, SyncError
 from hfdsl.plan.plan import Plan
-from hfdsl.protocols.boxes import Box, extent, fill, in_words
+from hfdsl.protocols.boxes import Box, extent, fill, in_words, volume
 from hfdsl.runtime.weights.copied_names import UNKNOWN, CopiedNames, copied_names
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, last_of_each_copy, states, syncs_of
 
@@ -66,6 +66,9 @@ class SyncHistory:
     replaced: dict[VerifiedSync, str] = field(default_factory=dict)
     """The syncs whose copy has been loaded from another role since, and that role."""
 
+    changed: set[VerifiedSync] = field(default_factory=set)
+    """The syncs whose copy its role has changed since it was loaded, as one that learns from what it loads."""
+
     reported: ReportedDigests | None = None
     """The reports of ranks about the last step."""
 
@@ -82,9 +85,13 @@ class SyncHistory:
                     self.current[sync] = True
                     self.versions[sync] += 1
                     (self.digested.add if sync in digesting else self.digested.discard)(sync)
+            for state in (*states(step, "writes"), *states(step, "loads")):
+                sent = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
+                self.current |= dict.fromkeys(sent, False)
+            for state in states(step, "loads"):
+                self.changed -= {sync for sync in self.current if (sync.target, sync.state) == (step.role, state)}
             for state in states(step, "writes"):
-                learned = [sync for sync in self.current if (sync.source, sync.state) == (step.role, state)]
-                self.current |= dict.fromkeys(learned, False)
+                self.changed |= {sync for sync in self.current if (sync.target, sync.state) == (step.role, state)}
         last = last_of_each_copy(plan)
         for sync in [*self.current]:
             newer = last.get((sync.target, sync.state), sync)
@@ -108,6 +115,7 @@ class SyncHistory:
         """Forget all syncs, since copies and sources may have other versions, as after a load."""
         self.current.clear()
         self.digested.clear()
+        self.changed.clear()
         self.replaced.clear()
         self.report(())
 
@@ -196,7 +204,8 @@ def _by_name(ranks: Sequence[Digests]) -> dict[str, _Parts]:
     weights: dict[str, _Parts] = {}
     for rank, digests in enumerate(ranks):
         for digest in digests:
-            weights.setdefault(digest.name, {}).setdefault(digest.box, {})[rank] = digest.value
+            if volume(digest.box):  # a sync sends no part without elements, so only one side may have it
+                weights.setdefault(digest.name, {}).setdefault(digest.box, {})[rank] = digest.value
     return weights
 
 
@@ -312,6 +321,8 @@ def _verify_copy(
         if reported.agree(sync):
             return None
         exported, held = (reported.digests(sync, exported=exported) for exported in (True, False))
+    elif sync in history.changed:
+        return f"'{sync.target}' has changed its copy since it was loaded"
     else:
         copies = digests(sync, sync.target, None, exported=False)
         if all(rank is None for rank in copies):
@@ -349,7 +360,7 @@ def comparable(sync: VerifiedSync, history: SyncHistory) -> str | None:
     if sync not in history.current:
         return f"'{sync.target}' has not been synced"
     if not history.current[sync] and sync not in history.digested:
-        return f"'{sync.source}' was trained after the sync, which was not in a verified step"
+        return f"'{sync.source}' was trained after the sync, or has loaded weights, and the step was not verified"
     return None
 
 

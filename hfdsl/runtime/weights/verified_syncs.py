@@ -29,7 +29,7 @@ def syncs_of(plan: Plan) -> dict[VerifiedSync, Step]:
 
 
 def last_of_each_copy(plan: Plan) -> dict[tuple[str, str], VerifiedSync]:
-    """The syncs of a plan after which nobody else sends the state to the role that loads it, by role and state."""
+    """The syncs of a plan after which no other role sends the state to the role that loads it, by role and state."""
     return {(sync.target, sync.state): sync for sync, _ in _loads(plan)}
 
 

@@ -74,7 +74,7 @@ class Trial:
         return list(range(self.case.rows))
 
     def value(self) -> Any:
-        """The rows, in a container that nobody else has; where the caller gives one per rank, a list of those."""
+        """The rows, in a container of their own; where the caller gives one per rank, a list of those."""
         if self.subject.per_rank:
             return [self.case.kind.make(self.of_rank(rank)) for rank in range(self.mesh.world_size)]
         return self.case.kind.make(self.rows)

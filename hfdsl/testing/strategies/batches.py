@@ -115,7 +115,7 @@ def batches(
     """Batches of a record class, or of those that a strategy gives, with ``b`` rows (also none).
 
     ``sizes`` fixes those of its dims.
-    Rows of ragged columns may be empty, optional columns absent. ``columns`` are strategies of the user's own for
+    Rows of ragged columns may be empty, optional columns absent. ``columns`` are users' strategies for
     columns by their names: of a tensor of the right shape, or of a list.
 
     Raises:

@@ -91,7 +91,7 @@ class Program:
             return source
         return re.sub(
             r", judge: SampleJudge|    judge=hf.place.*\n", "", source
-        )  # a role that nobody calls has no place
+        )  # a role that is not called has no place
 
     def load(self) -> dict[str, Any]:
         """The names that the source defines: ``program``, ``deployment``, ``dims``, and those of ``sample_roles``."""

@@ -36,7 +36,7 @@ def records(draw: st.DrawFn, *, max_columns: int = 5) -> type[Batch]:
     (True, ['a', 'b'])
     """
     row = draw(st.sampled_from(("B", "hf.Mul[B, Literal[2]]")))
-    always = _column(row)  # without one nobody would know how many rows there are
+    always = _column(row)  # without one the number of rows would be unknown
     kinds = always | always.map(lambda kind: f"{kind} | None") | st.sampled_from(METRICS)
     columns = [draw(always), *draw(st.lists(kinds, max_size=max_columns - 1))]
     lines = [f"    {name}: {kind}\n" for name, kind in zip("abcdefghijklmnopqrstuvwxyz", columns, strict=False)]

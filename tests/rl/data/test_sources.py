@@ -32,7 +32,7 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_a_bad_line_is_reported_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_bytes(b'{"a": 1}\n{"a": \n[1]\n\xff\n')
-    assert error_of(JsonLines(str(file)), 1).startswith(f"HF902: {file}:2: not JSON: Expecting value")
+    assert error_of(JsonLines(str(file)), 1).startswith(f"HF902: {file}:2: not JSON: Expecting value at character 8")
     assert error_of(JsonLines(str(file)), 2) == f"HF902: {file}:3: a row must be a JSON object, got list"
     assert error_of(JsonLines(str(file)), 3).startswith(f"HF902: {file}:4: not JSON: 'utf-8' codec")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from hfdsl.rl.dataflows.asynchronous import async_cispo, async_dapo, async_dapo_
 from hfdsl.rl.functions import group_advantages, length_penalized_scores, mixed, outcome, versions
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.sampling import with_proximal
+from hfdsl.runtime.decisions import from_lines
 from hfdsl.testing.compare import first_difference
 from tests.rl.dataflows.programs import ROLES, ROWS, SIZES
 from tests.rl.workers.tiny import FIXED, GENERATION, MODEL, RESPONSE, prompts
+from tests.runtime.stage_programs import GivenSeconds
 
 FLOWS: dict[str, hf.Dataflow[..., Any]] = {
     "grpo": async_grpo.given(group=4),
@@ -144,6 +147,26 @@ def test_the_score_rises(name: str, lag: int) -> None:
     steps = stream(FLOWS[name].given(lag=lag), STEPS[name])
     scores = [record.score.value for step in steps for record in step if isinstance(record, Outcome)]
     assert sum(scores[-2:]) / 2 > scores[0] + 0.1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "late"), [("grpo", "drop"), ("grpo", "refill"), ("grpo", "mask"), ("ppo", "refill"), ("cispo", "drop")]
+)
+def test_the_score_rises_although_groups_are_late(name: str, late: Late, tmp_path: Path) -> None:
+    """One rank of the sampler takes twice as long as the other, and no actor waits for it in a sync."""
+    torch.set_num_threads(1)
+    flow = FLOWS[name].given(lag=2, late=late)
+    plan = flow.compile(placed(flow, ranks=2), SIZES, optimize=hf.Optimize(direct=False))
+    seconds: dict[str, Any] = {"sampler.generate": GivenSeconds([(4.0, 2.0)])}
+    seconds |= {step.label: 0.5 for step in plan.steps if step.label.startswith("actor.update")}
+    batches = (prompts(ROWS, step) for step in range(2 * STEPS[name]))
+    with plan.launch("local") as running:
+        steps = list(running.stream(batches, log=tmp_path / "log", seconds=seconds))
+    scores = [record.score.value for step in steps for record in step if isinstance(record, Outcome)]
+    assert sum(scores[-2:]) / 2 > scores[0] + 0.1
+    decisions = from_lines((tmp_path / "log").read_text())
+    assert any(decision.kind == "drop" or decision.masked for decision in decisions)
 
 
 @hf.dataflow

@@ -77,6 +77,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         IN_A_STEP + r"its rule raised LookupError: no such answer \(.*/test_bad_inputs\.py",
     ),
     ({"word": "gh", "reward": float("nan")}, IN_A_STEP + r"its reward is nan, expected a finite number; .*'gh'"),
+    ({"word": "gh", "reward": "1"}, IN_A_STEP + r"its reward is '1', expected a number; the response is"),
     ({"word": "gh", "reward": "much"}, IN_A_STEP + r"its reward is 'much', expected a number; the response is"),
 ]
 

@@ -82,6 +82,22 @@ def test_files_have_the_shapes_of_the_configuration(shape: list[int], changes: d
 
 
 @pytest.mark.parametrize(
+    ("name", "is_blamed"),
+    [("score.weight", False), ("model.score.weight", False), ("lm_head.weight", True), ("", False)],
+)
+def test_the_files_of_a_reward_model_have_its_head(name: str, is_blamed: bool) -> None:
+    """Files that cannot be read are another mistake."""
+    header = json.dumps({name: {"dtype": "F32", "shape": [1, 16], "data_offsets": [0, 0]}}).encode() if name else b"?"
+    saved("models/a", config__json=CONFIG, model__safetensors=len(header).to_bytes(8, "little") + header)
+    text = RUN.replace("hfdsl.rl.workers:Verifier", "hfdsl.rl.workers:RewardModel")
+    reward = text[text.index("[reward]") :].partition("\n\n")[0]
+    text = text.replace(reward, '[reward]\nmodel = { path = "models/a" }')
+    says = "'reward' gives every response the same score: the files of 'models/a' have no 'score.weight', so its score"
+    blamed = [finding for finding in findings(text) if finding.code == "HF967"]
+    assert [finding.message[: len(says)] for finding in blamed] == [says] * is_blamed
+
+
+@pytest.mark.parametrize(
     ("eos", "ends", "missed"),
     [
         ("</s>", None, ("the tokenizer", 2)),

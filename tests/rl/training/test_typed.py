@@ -127,8 +127,9 @@ class _Run:
     [
         ("actor", "a change is FIELD=VALUE, such as seed=1, got 'actor'"),
         ("actor.optimizer.rat=1", "there is no field 'rat' in 'actor.optimizer'; did you mean 'rate'?"),
-        ("optimizer.rate=1", "there is no field 'optimizer'; there are: name, actor, sizes, other"),
+        ("optimizer.rate=1", "there is no field 'optimizer'; did you mean 'actor.optimizer'?"),
         ("actor.rate=1", "there is no field 'rate' in 'actor'; did you mean 'actor.optimizer.rate'?"),
+        ("actor.lr=1", "there is no field 'lr' in 'actor'; there are: optimizer, source"),
         ("name.x=1", "'name' has no fields, but 'name.x' names one"),
         ("actor.optimizer.warmup=soon", "'actor.optimizer.warmup' takes int or None, got 'soon'"),
         ("actor.optimizer.rate=none", "'actor.optimizer.rate' takes float, got None"),

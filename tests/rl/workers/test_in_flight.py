@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import WiringError
 from hfdsl.protocols.call import Call, WeightLoads, in_call
+from hfdsl.protocols.state import not_in_flight
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import (
     ActorMetrics,
@@ -125,6 +126,12 @@ def test_without_weights_in_flight_responses_are_those_of_a_sampler() -> None:
 def test_an_engine_that_samples_whole_responses_is_refused() -> None:
     with pytest.raises(WiringError, match='HF753: InFlightSampler: engine="captured" samples whole responses'):
         w.InFlightSampler(replace(SAMPLER, generation=replace(PLAIN, engine="captured")))
+
+
+def test_a_sampler_of_whole_responses_leads_to_the_one_that_takes_weights_in_flight() -> None:
+    why = "its 'load' does not declare that it may run between the tokens of 'generate'"
+    assert not_in_flight(w.Sampler, "load", "generate") == f"{why}; that of its subclass InFlightSampler does"
+    assert not_in_flight(w.InFlightSampler, "load", "generate") is None
 
 
 def test_an_engine_of_several_ranks_or_with_an_adapter_apart_is_refused() -> None:

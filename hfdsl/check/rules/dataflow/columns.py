@@ -10,9 +10,9 @@ A worked example: ``batch`` is a record with the columns ``ids`` and ``mask``, a
         half = batch[:4].maks                 a slice has the columns of the record, also under a name of its own
         return Lengths(lenght=total)          HF201: Lengths has no column 'lenght'
 
-Why it is right: a body gets exactly the record that its parameter declares, so what such a line says is an error in
-every call that reaches it. Nothing is said of a name that the body may bind to something else, nor of one whose type it
-tests, nor within ``try``.
+Why it is right: a body gets exactly the record that its parameter declares, so such a line fails in every call that
+reaches it. The rule does not report a name that the body may bind to something else, one whose type it tests, or
+anything within ``try``.
 """
 
 from __future__ import annotations

@@ -76,8 +76,13 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     ),
     MisuseKind.NOT_A_RECORD: (
         "HF206",
-        "{m.subject} takes a record of rows, got '{m.name}'",
+        "hf.{m.subject} takes a record of rows, got '{m.name}'",
         "give it the whole record, and read the column of what it returns",
+    ),
+    MisuseKind.NOT_ROWS: (
+        "HF206",
+        "hf.{m.subject} takes a record of rows, got {m.name}",
+        "give it a record that is a parameter of the dataflow or the result of a call{none}",
     ),
     MisuseKind.NO_SYNC: ("HF707", "{m.subject}: {m.name}", ""),
     MisuseKind.VARIADIC: (
@@ -189,6 +194,7 @@ def misuses(context: Context) -> Iterator[Finding]:
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates) or "none",
             "takes": _arguments(misuse),
+            "none": "; a call or a helper that returns nothing gives None" if misuse.name == "None" else "",
             "both": _both(*misuse.candidates) if "{both}" in message else "",
         }
         finding = Finding(

@@ -5,11 +5,11 @@ A worked example, a record with columns 'advantage' and 'returns'::
     estimates = generalized_advantages(rollout, rewards, values)         # has both
     Experience(advantage=estimates.advantage, returns=estimates.advantage)
 
-Both have the same dtype and dims, and the critic learns advantages. Another name is often meant: the log-probs of a
-reference become those of a rollout, a mask of the loss becomes the mask. So three things have to come together: the
-source has a column of the name that is asked for, which goes into no column of the new record; both are of one type
-and never absent; and the names mean the same on both sides: the new record has the column in its own place, too, or
-both names are of ``hfdsl.rl.batches``.
+Both have the same dtype and dims, and the critic learns advantages. Often another name is intended: the log-probs of a
+reference become those of a rollout, a mask of the loss becomes the mask. So the rule requires three things. The source
+has a column of the requested name, which goes into no column of the new record. Both are of one type and never absent.
+And the names mean the same on both sides: the new record has the column in its own place, too, or both names are of
+``hfdsl.rl.batches``.
 """
 
 from __future__ import annotations

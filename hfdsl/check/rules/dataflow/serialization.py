@@ -1,6 +1,6 @@
 """Serialization: can the values and the code of a program be pickled for the processes that run it?
 
-Values that no pickler takes are recognized by their type; nothing is pickled for it.
+The rule recognizes values that no pickler takes by their type, and pickles nothing.
 """
 
 from __future__ import annotations

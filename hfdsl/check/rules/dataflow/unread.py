@@ -10,6 +10,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import index_in_loop
 from hfdsl.graph.program import Filter, Graph, MiniBatch, Node, Queue, Repeat, Take
 from hfdsl.graph.spans import Span
+from hfdsl.graph.stages import effects
 from hfdsl.graph.values import RecordValue
 from hfdsl.types.numbers import join_numbers
 
@@ -24,11 +25,12 @@ def unused(context: Context) -> Iterator[Finding]:
     for node in context.program.graph.calls:
         value = context.program.inference.values[node.id]
         if node.id not in read_nodes and isinstance(value, RecordValue) and value.rows is not None:
+            trains = any(effect.kind == "writes" for _, effect in effects(node))
             yield Finding(
                 "HF602",
                 f"'{node.label}' returns {value}, which nothing reads",
                 Label(node.span),
-                notes=("return it or remove the call",),
+                notes=("return it" if trains else "return it or remove the call",),
             )
 
 

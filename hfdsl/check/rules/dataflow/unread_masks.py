@@ -8,8 +8,8 @@ A worked example, an agent whose responses have the outputs of tools among their
     episodes = agent.play(prompts)
     actor.update(hf.merge(Experience, episodes, advantages))     # HF356: an Experience has no 'loss_mask'
 
-A record takes the columns that it declares and leaves out the others, so that the update gets the tokens and not their
-mask. The mask is known by its name, and counts as read if any call or filter reads it, under that name or another, or
+A record takes the columns that it declares and drops the others, so the update gets the tokens without their mask. The
+rule knows the mask by its name. The mask counts as read if any call or filter reads it, under that name or another, or
 reads another mask of these tokens beside it. Only ``response_mask`` does not count: it has all tokens of a response.
 """
 

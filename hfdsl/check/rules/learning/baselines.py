@@ -1,6 +1,6 @@
 """Baselines: is the score that is subtracted from a response's score another one than that score?
 
-A worked example, in which only the first update learns::
+A worked example; only the first update learns::
 
     scores = reward.score(prompts, rollout)
     likeliest = reward.score(prompts, actor.generate(prompts, greedy=True))
@@ -8,9 +8,9 @@ A worked example, in which only the first update learns::
     advantages_over(rollout, rewards, baseline=likeliest)
     advantages_over(rollout, rewards, baseline=scores)           # the score less itself: all that is left is the KL
 
-A baseline is known by its name: a port or a column ``baseline``, or one that begins so. It is the response's own score
-if the other numbers at its call come from no other number of a row, by functions alone. A role ends the trace, and a
-baseline that a function made, such as the mean of a group, is another number.
+The rule knows a baseline by its name: a port or a column ``baseline``, or one that begins so. It is the response's own
+score if the other numbers at its call come from no other number of a row, by functions alone. A role ends the trace,
+and a baseline that a function computed, such as the mean of a group, is another number.
 """
 
 from __future__ import annotations

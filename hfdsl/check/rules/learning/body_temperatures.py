@@ -1,6 +1,6 @@
 """Temperatures in bodies: does an update take log-probs at the temperature at which its tokens were sampled?
 
-A worked example, roles of the user's::
+A worked example, of users' roles::
 
     token = torch.multinomial((logits / 0.7).softmax(-1), 1)            samples at 0.7
     now = logits.log_softmax(-1).gather(-1, ids)                        HF712: log-probs at 1
@@ -8,8 +8,8 @@ A worked example, roles of the user's::
 
 Tokens of one distribution then train another one, and where the old log-probs are those of sampling, ratios do not
 start at 1. The rule compares an update with the calls that sampled its tokens from its weights, and with those whose
-log-probs it takes; what a role states by ``policy_temperature`` counts as its temperature. It is silent of updates
-without a surrogate, as an imitation may be at another temperature.
+log-probs it takes. The temperature that a role states by ``policy_temperature`` counts as its temperature. The rule
+does not report updates without a surrogate, as an imitation may be at another temperature.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ A worked example, a policy that samples twice::
     actor.update(first, group_advantages(first, scores, group=8))
 
 ``group_advantages`` gives the tokens of 'first' the scores of other responses to the same prompts. Shapes, dims and
-rows agree, since a score has no dim of tokens: HF334 compares columns that have one. What tells is where a score comes
-from. A value *depends* on every call that sampled tokens on the way to it. So scores that depend on 'second' alone say
-nothing of the tokens of 'first'.
+rows agree, since a score has no dim of tokens: HF334 compares columns that have one. The rule looks at where a score
+comes from. A value *depends* on every call that sampled tokens on the way to it, so scores that depend on 'second'
+alone say nothing about the tokens of 'first'.
 
-Much of the same form is meant, and nothing is claimed of it: a baseline of another rollout, which stands beside scores
-of the rollout itself; scores of an answer to the tokens (they depend on both); tokens sampled after a look at the other
-rollout, as a revision is; and a teacher's tokens, weighted by what the student reaches. So all samples have to be the
-learner's own, by it or by an engine with its weights, and nothing but the log-probs they were sampled with may stand
+Much of the same form is intended, and the rule does not report it: a baseline of another rollout, beside scores of the
+rollout itself; scores of an answer to the tokens, which depend on both; tokens sampled after a look at the other
+rollout, as a revision is; and a teacher's tokens, weighted by what the student reaches. So all samples must be the
+learner's own, from it or from an engine with its weights, and nothing but the log-probs of their sampling may stand
 beside the borrowed score.
 """
 

@@ -1,6 +1,6 @@
 """Ranges of clips: is the range of a clip around 1, which a ratio of equal policies is?
 
-A worked example, of an update of the user's::
+A worked example, of a user's update::
 
     ratio = (log_probs - old).exp()
     ratio.clamp(-self.eps, self.eps)                                    HF365: around 0
@@ -8,9 +8,9 @@ A worked example, of an update of the user's::
     (log_probs - old).clamp(1 - self.eps, 1 + self.eps)                 HF365: a difference is 0 where a ratio is 1
     ratio.clamp(1 - self.eps, 1 + self.eps)
 
-A clip around 0 lets only tokens through that became rarer than the range, so that most of a batch has no gradient.
-Numbers that are known decide it; of others a range is known by its name, since what is called a bound may be one. A
-clip with one bound, as of an importance weight, may be anywhere, and so may one of a ratio less 1.
+A clip around 0 lets only tokens through that became rarer than the range, so most of a batch has no gradient. Known
+numbers decide it. For unknown ones the rule goes by the name of the range: a variable that is named a bound may hold
+the bound itself. A clip with one bound, as of an importance weight, may be anywhere, and so may one of a ratio minus 1.
 """
 
 from __future__ import annotations

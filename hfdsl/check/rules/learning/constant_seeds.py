@@ -8,8 +8,8 @@ A worked example, a method whose responses a policy learns from::
 
 Nothing fails, and each step explores what the one before has explored. In a constructor the same line is right, since
 the stream continues from call to call. The rule reads what runs in every call of a body, and of the functions and
-methods that it calls there by name; a seed that depends on anything is meant. Of a body that samples no tokens it takes
-only what draws from chances: a verifier may make the same test cases every time.
+methods that it calls there by name. It accepts a seed that depends on anything. In a body that samples no tokens it
+reports only draws from probabilities: a verifier may generate the same test cases every time.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A worked example, PPO without the line that is easily lost::
 
 The values stay those of a new critic, and advantages have no baseline. A role is such a critic if its class can train
 the state that it reads, if it gives numbers of single tokens, if a policy learns from what depends on them, and if the
-dataflow makes all numbers that its training method reads, some of them from its values. A frozen teacher or opponent
-samples tokens, and a reward model learns from preferences: neither is one.
+dataflow computes all numbers that its training method reads, some of them from its values. Neither a frozen teacher or
+opponent, which samples tokens, nor a reward model, which learns from preferences, is one.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ A worked example, two critics of two rewards::
     cost_critic.update(hf.merge(ValueExperience, rollout, cost_values, harms))
 
 The returns of the ready estimates are advantages plus values. With ``lam`` below 1 both bootstrap from the values, so
-that the second critic learns costs that end in predictions of rewards. Two critics of the same rewards may bootstrap
-from each other, as in double learning, and an auxiliary one may learn the returns of another one beside it; with
-``lam=1`` no value is left in the returns.
+the second critic learns costs that end in predictions of rewards. Two critics of the same rewards may bootstrap from
+each other, as in double learning, and an auxiliary critic may learn the returns of another one beside it. With
+``lam=1`` the values cancel out of the returns.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ Nothing fails. The two policies sample from then on, each a half of the batch, a
 the weights that rank 0 exports have learned from half of the rows. With gradients averaged over ``self.axis("dp")``
 before the step, both ranks take the same one.
 
-The rule knows what a role does not do: so it reads all code of its class (``role_code.py``), and says nothing of a role
-that mentions its peers or ``torch.distributed`` in any code that its calls may reach, wraps its model in a class for
-that, loads weights that others hand on, takes a model from its constructor's arguments, or calls what cannot be read.
-A number that is reduced after the step, such as the loss for a metric, is no gradient.
+The rule reports what a role does not do, so it reads all code of its class (``role_code.py``). It does not report a
+role that mentions its peers or ``torch.distributed`` in any code that its calls may reach, wraps its model in a class
+for that, loads weights that others export, takes a model from its constructor's arguments, or calls what the rule
+cannot read. A number that is reduced after the step, such as the loss for a metric, is no gradient.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ A worked example, an actor with ``Lora(dropout=0.05)``::
     actor.update(rollout, loss=Clip())                   # log-probs of a model that drops 5 % / those
     actor.update(rollout, loss=Reinforce())              # no ratio: dropout is noise in the gradient, no more
 
-The first ratios are not 1, so that tokens are clipped and weighted at random before the policy has changed. A role
-states by ``drops`` what its updates drop; generation and log-probs never do.
+The first ratios are not 1, so tokens are clipped and weighted at random before the policy has changed. A role states by
+``drops`` what its updates drop; generation and log-probs never do.
 """
 
 from __future__ import annotations

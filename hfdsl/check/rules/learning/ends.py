@@ -5,7 +5,8 @@ A worked example, a model whose configuration has ``eos_token_id = 2``::
     ModelConfig(path="model", end_tokens=(7,))        # samples on after 2, which the model was trained to end with
     ModelConfig(path="model", end_tokens=(2, 7))
 
-What follows the end of a text is noise, and it is scored and learned from. Roles state the token by ``misses_end``.
+What follows the end of a text is noise, and the run scores it and learns from it. Roles state the token by
+``misses_end``.
 """
 
 from __future__ import annotations

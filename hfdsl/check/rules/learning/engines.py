@@ -9,10 +9,10 @@ A worked example, where 'engine' samples with vLLM from the weights of 'actor'::
     actor.update(rollout, loss=Clip(correction=None))      # policy / engine's: the ratio itself does
     actor.update(rollout, loss=Reinforce())                # no ratio, and no trainer's log-probs to correct with
 
-A role says by ``samples_with`` that its engine is another one, and a loss by ``corrects_engine`` and ``uses_ratio``
-what it does. The call that generated an update's tokens is known by their origin. Only samples of the learner, or of a
-role that gets its weights, are meant to be the learner's own: data of another policy is learned from as it is.
-A function of the user's that reads ``engine_log_probs`` may correct by itself; then nothing is claimed.
+A role states by ``samples_with`` that its engine is another one, and a loss states by ``corrects_engine`` and
+``uses_ratio`` what it does. The rule knows the call that generated an update's tokens by their origin. Only samples of
+the learner, or of a role that gets its weights, count as the learner's own: the policy learns from data of another
+policy as it is. A user's function that reads ``engine_log_probs`` may correct by itself; the rule then reports nothing.
 """
 
 from __future__ import annotations

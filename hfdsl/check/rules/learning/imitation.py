@@ -1,6 +1,6 @@
 """Imitation: has anything chosen the responses that a policy learns to repeat?
 
-A worked example, in which only the last two updates learn from intended responses::
+A worked example; only the last two updates learn from intended responses::
 
     actor.imitate(pairs)                               # the worse response of each pair, too
     rollout = actor.generate(prompts)
@@ -8,8 +8,8 @@ A worked example, in which only the last two updates learn from intended respons
     actor.imitate(hf.filter(rollout, passed(scores).keep))
     actor.imitate(demonstrations)
 
-Only the ready method is known to learn from all rows that it gets: one of the user's may weigh them. Rows that a filter
-or ``hf.take`` selects are chosen, and so are samples of the likeliest tokens or of a part of the distribution.
+Only the ready method certainly learns from all rows that it gets: a user's own may weight them. Rows that a filter or
+``hf.take`` selects are chosen, and so are samples of the likeliest tokens or of a part of the distribution.
 """
 
 from __future__ import annotations

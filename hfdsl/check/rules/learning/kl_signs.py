@@ -1,6 +1,6 @@
 """Signs of KL penalties: does a policy pay for leaving its reference, or is it paid for that?
 
-A worked example, of which only the last line is right::
+A worked example; only the last line is right::
 
     gains = generalized_advantages(rollout, kl_penalized_rewards(rollout, ref, scores), values)
     harms = generalized_advantages(rollout, kl_penalized_costs(rollout, ref, costs), cost_values)
@@ -9,10 +9,10 @@ A worked example, of which only the last line is right::
     actor.update(hf.merge(Experience, rollout, safe_advantages(gains, harms, 0.5)))
 
 Rewards and costs of tokens have one type, since a critic learns both. A KL is subtracted from rewards and added to
-costs, and a policy learns to raise its advantages: the ready functions between say whether it then raises the KL, which
-is never meant, even where a cost is sought. A function of the user's ends the trace: it may turn the sign, as may an
-update or a loss of the user's, unless it learns what ``safe_advantages`` returns. Beside a KL of the right sign nothing
-is reported: their sum may have the right sign, too.
+costs, and a policy learns to raise its advantages. The ready functions between them decide whether it then raises the
+KL, which nobody intends, even where a cost is sought. A user's function ends the trace, since it may turn the sign, as
+may an update or a user's loss, unless it learns what ``safe_advantages`` returns. The rule reports nothing beside a KL
+of the right sign: their sum may have the right sign, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Learned parts: do a policy and the critic whose values it learns by learn from the same mini-batches?
 
-A worked example, of which only the last line trains both on all rows::
+A worked example; only the last line trains both on all rows::
 
     first, second = hf.minibatches(experience, 2)
     actor.update(first, ...), critic.update(second, ...)            # each on the half that the other one never sees
@@ -9,8 +9,8 @@ A worked example, of which only the last line trains both on all rows::
     for part in hf.minibatches(experience, 2):
         actor.update(part, ...), critic.update(part, ...)
 
-Rows are the same by their origin, whatever records they are in, and wherever they were split. A role that learns from
-fewer mini-batches in fewer updates is meant so, as a policy that waits for its critic is.
+The rule compares rows by their origin, whatever records they are in and wherever they were split. A role may learn from
+fewer mini-batches in fewer updates on purpose, as a policy that waits for its critic does.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A worked example, an update on prompts and responses, one behind the other::
     loss = -(ratio * gain * mask).sum() / mask.sum() + kl.mean()  HF355: a KL over tokens and padding
     ratio = ((now - old) * mask).mean(-1).exp()                   HF355: closer to 1 the more padding there is
 
-A mean of masked numbers alone is the sum over a constant, as Dr. GRPO has it: columns have one width. As in the rule on
+A mean of masked numbers alone is the sum over a constant, as in Dr. GRPO: columns have one width. As in the rule on
 padding, advantages of single tokens may be 0 where a mask is not, but an entropy and a KL are not.
 """
 

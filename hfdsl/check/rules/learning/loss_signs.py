@@ -1,6 +1,6 @@
-"""Signs of losses: does a policy that minimizes a loss of the user's learn to raise its advantages?
+"""Signs of losses: does a policy that minimizes a user's loss learn to raise its advantages?
 
-Five ways to train in the wrong direction, or without an effect, and without an error::
+Five ways to train in the wrong direction or without effect, none of which raises an error::
 
     loss = (ratio * advantages).mean()                            HF358: learns to lower its advantages
     loss = -torch.max(ratio * gains, clipped * gains).mean()      HF946: the greater one, so that nothing clips
@@ -8,9 +8,9 @@ Five ways to train in the wrong direction, or without an effect, and without an 
     loss = -surrogate.mean() - 0.04 * kl.mean()                   HF353: pays for leaving the reference
     loss = -surrogate.mean() + 0.04 * kl.detach().mean()          HF946: a KL without effect
 
-A loss is what a method takes gradients of where an optimizer of torch takes the step, or the surrogate of a loss of
-hfdsl's. ``losses/terms.py`` says how its terms change with the log-probs of the policy. A term of both signs may be
-meant, and where a role's numbers have a negative one, a coefficient may be it.
+A loss is what a method takes gradients of where a torch optimizer takes the step, or the surrogate of one of hfdsl's
+losses. ``losses/terms.py`` says how its terms change with the log-probs of the policy. A term of both signs may be
+intended, and where a role's numbers include a negative one, that may be the coefficient.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _gains(program: Program, node: Node) -> set[Operand]:
 
 
 def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
-    """The mistakes in the losses of a method of the user's."""
+    """The mistakes in the losses of a user's method."""
     update = interpreted_update(program, node)
     if update is not None:
         yield from _mistakes(update.losses, update)

@@ -1,6 +1,6 @@
 """Terms of losses: does a coefficient have the sign of its term, and can a clip act?
 
-A worked example, in which only the last loss has its intended effect::
+A worked example; only the last loss has its intended effect::
 
     Clip(kl=0.04, estimator="k1")      # the gradient of log(policy / reference) is 0 on average
     Clip(entropy=-0.01)                # the loss subtracts entropy * H: this lowers the entropy
@@ -8,7 +8,7 @@ A worked example, in which only the last loss has its intended effect::
     Clip(low=0.0, high=0.0)            # no room at all, where inf would be no clip
     Clip(low=0.2, high=0.28, entropy=0.01, kl=0.04)
 
-A loss is known by the numbers of these names. One with a ``__call__`` of the user's may weight its KL by the ratio,
+The rule knows a loss by numbers of these names. A loss with a user's own ``__call__`` may weight its KL by the ratio,
 which gives ``k1`` the gradient of the KL.
 """
 

@@ -1,6 +1,6 @@
 """Mistaken numbers: does an update get advantages for its advantages, and what a role gave for old values?
 
-A worked example, of which every number has the type f32[B, R]::
+A worked example; every number has the type f32[B, R]::
 
     values = critic.values(rollout)
     estimates = generalized_advantages(rollout, rewards, values)
@@ -9,10 +9,11 @@ A worked example, of which every number has the type f32[B, R]::
     ValueExperience(..., values=estimates.returns, returns=estimates.returns)        # HF348: the clip never acts
     Experience(..., log_probs=estimates.advantage, advantage=estimates.advantage)    # HF348: no ratio
 
-What a column is, its maker and its other readers say: log-probs are what an update divides by, values what a role gives
-that is trained and samples nothing, returns and advantages what an update reads under these names. What it is taken
-for, the name there says. A function in between makes another number of it, and nothing is claimed of that: confidence
-may be a reward.
+The maker of a column and its other readers say what it is. Log-probs are what an update divides by, and what the body
+of a role picks from a distribution by tokens, under whatever name it returns them. Values are what a role gives that is
+trained and samples nothing; returns and advantages are what an update reads under these names. The name at the mistaken
+place says what the column is taken for. A function in between computes another number from it, which the rule does not
+report: confidence may be a reward.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import NamedTuple
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import trains, update_lines, updates_after
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.losses.returned import gives_log_probs
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_note, with_suggestions
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
@@ -81,7 +83,8 @@ def advantages_say_how_good(context: Context) -> Iterator[Finding]:
         if not ADVANTAGE.fullmatch(renamed.name) or (renamed.node.span, renamed.name) in reported:
             continue
         is_function = isinstance(maker.op, FunctionCall)  # whose numbers are taken for log-probs elsewhere, HF348
-        if (renamed.stored in divided and not is_function) or LOG_PROBS.fullmatch(renamed.source):
+        is_log_probs = LOG_PROBS.fullmatch(renamed.source) or gives_log_probs(program, maker, renamed.stored.column)
+        if is_log_probs or (renamed.stored in divided and not is_function):
             kind, effect = "log-probs", "each token is weighted by how likely it was, and no reward reaches the policy"
         elif maker.role in critics and effects(maker, "reads") and not GAINS.fullmatch(renamed.source):
             kind, effect = "values", "each token is weighted by what was expected, however the response ended"

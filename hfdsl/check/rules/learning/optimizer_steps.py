@@ -1,15 +1,15 @@
 """Optimizer steps: does each learn from the gradients of its own batch, and does its learning rate follow?
 
-Five ways to lose gradients, of which nothing tells::
+Five ways to lose gradients without an error::
 
     loss.backward(); optimizer.step()                          and no zero_grad(): those of all batches add up
     loss.backward(); optimizer.zero_grad(); optimizer.step()   none are left
     for part in parts: optimizer.zero_grad(); ...backward()    only those of the last part are left
-    optimizer.step(); clip_grad_norm_(...)                     clipped when nobody needs them
+    optimizer.step(); clip_grad_norm_(...)                     clipped after they were used
     self.optimizer = Adam(self.model.parameters()); self.model = other     a step for a model that is gone
 
-The rule reads all code of a role's class (``role_code.py``), and says nothing where some of it cannot be read. Of each
-block of statements it takes the order of these calls, up to a call that may do some of them elsewhere.
+The rule reads all code of a role's class (``role_code.py``), and says nothing where it cannot read some of it. In each
+block of statements it follows the order of these calls, up to a call that may do some of them elsewhere.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Prompt scores: does anything that a policy learns from its samples by depend on these samples?
 
-A worked example, of which only the second update learns::
+A worked example; only the second update learns::
 
     rollout = actor.generate(prompts)
     actor.update(rollout, group_advantages(rollout, reward.score(prompts), group=8))     # one number for all eight
     actor.update(rollout, group_advantages(rollout, reward.score(rollout), group=8))
 
-A score depends on what its role reads. The ready functions make numbers of numbers alone; one of the user's that reads
-tokens may score them itself. A role that has got the samples in another call may remember them. Of these nothing is
-claimed, nor of a score that stands beside another one which depends on the samples, as a weight by difficulty does.
+A score depends on what its role reads. The ready functions compute numbers from numbers alone, but a user's own
+function that reads tokens may score them itself, and a role that got the samples in another call may remember them. The
+rule reports none of these, nor a score that stands beside another one which depends on the samples, as a weight by
+difficulty does.
 """
 
 from __future__ import annotations

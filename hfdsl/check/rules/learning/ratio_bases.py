@@ -7,10 +7,14 @@ A worked example, of an update on tokens that the policy has sampled, with their
     old, now = self.log_probs(ids), self.log_probs(ids)
     loss = -((now - old).exp() * gain).mean()                                  HF366: 1, whose gradient is 0
 
-A ratio to a reference is near 1 only if nothing has been learned. It is reported where the record has the log-probs of
-sampling, or where the role has sampled the tokens itself: those of a data set may be the reference's, and a weight from
-the one to the other makes it right, too, as does a reference that follows the policy. A ratio of log-probs to
-themselves has a gradient only if one of them has none.
+    weight = (experience.rollout_log_probs.tensor - experience.log_probs.tensor).exp()
+    ratio = (now - experience.log_probs.tensor).exp()
+    loss = -(weight * ratio * gain).mean()                                     HF366: the weight is upside down
+
+A ratio to a reference is near 1 only if the policy has learned nothing. The rule reports it where the record has the
+log-probs of sampling, or where the role has sampled the tokens itself: those of a data set may be the reference's. A
+weight from the one to the other makes the ratio right, too, as does a reference that follows the policy. A ratio of
+log-probs to themselves has a gradient only if one of them has none.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import sampling_calls
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.losses.collected import Collected, OwnRatio
-from hfdsl.check.losses.names import LOG_PROB, OTHERS, REFERENCE
-from hfdsl.check.losses.terms import terms_of
+from hfdsl.check.losses.collected import Collected, OwnRatio, WeightedRatio
+from hfdsl.check.losses.names import LOG_PROB, OTHERS, PROXIMAL, REFERENCE, SAMPLED
+from hfdsl.check.losses.terms import NOW, OWN, terms_of
 from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -52,6 +56,7 @@ def ratios_are_to_samplers(context: Context) -> Iterator[Finding]:
             continue
         own = update.own_ratios if not update.by_name else []  # what is known by name may have no gradient
         findings = [_to_itself(context, node, ratio) for ratio in own]
+        findings += [_weighted(node, ratio, reason) for ratio in update.weighted_ratios if (reason := _mistaken(ratio))]
         if _is_to_a_reference(update) and (reason := _sampled_otherwise(program, node)):
             findings += [_to_a_reference(node, place, reason) for place in update.reference_clips]
         for finding in findings:
@@ -88,6 +93,35 @@ def _to_a_reference(node: Node, place: Span, reason: str) -> Finding:
         Label(place, "surrogates by a ratio to a reference"),
         (Label(node.span, "called here"),),
         notes=("divide by the log-probs of sampling, and hold the policy to its reference by a KL",),
+    )
+
+
+def _mistaken(ratio: WeightedRatio) -> str:
+    """Why a weight and a ratio are not together one to the policy of sampling; empty if they may be.
+
+    The weight is that of the ratio's base over the policy of sampling.
+    """
+    base, above, below = ratio.base, ratio.above, ratio.below
+    names = {path: path.rpartition(".")[2] for path in (base, above, below)}
+    if base in (OWN, NOW) or any(REFERENCE.fullmatch(path) for path in names):
+        return ""
+    if base == below and OWN not in names and NOW not in names and above != below:
+        return f"both divide by '{base}', and the weight is by '{above}' over '{below}'"
+    is_sampled, is_proximal = SAMPLED.fullmatch(names[base]), PROXIMAL.fullmatch(names[base])
+    is_certain = is_sampled or below == OWN or PROXIMAL.fullmatch(names[below])
+    if base == above != below and is_certain and not is_proximal and not SAMPLED.fullmatch(names[below]):
+        other = "the policy itself before the update" if below == OWN else f"'{below}'"
+        return f"the ratio is to '{base}', of sampling, and the weight divides by {other}"
+    return ""
+
+
+def _weighted(node: Node, ratio: WeightedRatio, reason: str) -> Finding:
+    return Finding(
+        "HF366",
+        f"'{node.label}' weighs its ratio so that the two together are no ratio to the log-probs of sampling: {reason}",
+        Label(ratio.place, "the ratio times its weight"),
+        (Label(node.span, "called here"),),
+        notes=("a decoupled loss is now / proximal, clipped, times proximal / sampling",),
     )
 
 

@@ -9,11 +9,11 @@ A worked example, an actor whose ``update`` declares ``@hf.writes("policy", rati
     now = actor.log_probs(rollout)                                       # log-probs after an update on these rows
     actor.update(Rollout(ids=rollout.ids, log_probs=now.log_probs))      # policy / the same policy: 1
 
-A column is known by the call that made it, followed through records and operations on rows. The call's ``hf.reads``
-says under which weights; a role's weights are its own, unless something that is no rows goes from one role to the
-other, as ``hf.sync`` sends them. A function ends the trace, except for the ready ``with_log_probs``, and so does a call
-that may hand on a column that it got: of what is not known, nothing is claimed. Tokens of a data set may be those of
-any policy, so that only log-probs of tokens that the dataflow generates can be another policy's.
+The rule knows a column by the call that computed it, and follows it through records and operations on rows. The call's
+``hf.reads`` says under which weights. A role's weights are its own, unless something other than rows goes from one role
+to the other, as with ``hf.sync``. A function ends the trace, except for the ready ``with_log_probs``, and so does a
+call that may pass on a column that it got: the rule reports nothing that it does not know. Tokens of a data set may be
+those of any policy, so only log-probs of tokens that the dataflow generates can be another policy's.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """References: does a loss with a KL to a reference get the log-probs of one, and is it another model than the policy?
 
-A worked example, in which only the last line has a KL above 0::
+A worked example; only the last two lines have a KL above 0::
 
     rollout = actor.generate(prompts)
     kl_penalized_rewards(rollout, reference=actor.log_probs(rollout), ...)      # the policy less itself: always 0
     kl_penalized_rewards(rollout, reference=actor.base_log_probs(rollout), ...) # the model without its adapter
     kl_penalized_rewards(rollout, reference=reference.log_probs(rollout), ...)
 
-A reference is recognized by its name: a port ``ref`` or ``reference``, or a column that begins so, beside other columns
-in the record of an update. A teacher is recognized in the same way; a policy with a hint in its prompt may be its own.
-The reference is the policy if the call that made it reads the very state that an update after it writes, or that of the
-engine that samples for it. Two policies may be each other's references, and one that follows the policy by a sync of
-its own, such as a moving average, is not known.
+The rule knows a reference by its name: a port ``ref`` or ``reference``, or a column that begins so, beside other
+columns in the record of an update. It knows a teacher in the same way; a policy with a hint in its prompt may be its
+own. The reference is the policy if the call that computed it reads the very state that a later update writes, or the
+state of the engine that samples for it. Two policies may be each other's references. The rule does not know a reference
+that follows the policy by a sync of its own, such as a moving average.
 """
 
 from __future__ import annotations

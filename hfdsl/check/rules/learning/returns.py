@@ -1,14 +1,14 @@
 """Returns: does a critic learn the returns that the advantages of its policy are made of?
 
-A worked example, of which both lines estimate over the values of one critic::
+A worked example; both lines estimate over the values of one critic::
 
     policy = generalized_advantages(rollout, rewards, values, gamma=1.0)      # its advantages go to the policy
     critic = generalized_advantages(rollout, rewards, values, gamma=0.99)     # its returns go to the critic
 
-The policy takes the values for those of rewards that are not discounted, and they are of discounted ones. Likewise with
-other rewards, and if the critic learns the rewards of single tokens themselves. Another ``lam`` is meant: it decides
-how soon an estimate trusts the values, and both are of one return. So are two functions of the user's, which may do
-anything with their numbers: two calls of one are compared.
+The policy treats the values as those of undiscounted rewards, but they are of discounted ones. The same happens with
+other rewards, and if the critic learns the rewards of single tokens themselves. Another ``lam`` is intended: it decides
+how soon an estimate trusts the values, and both are of one return. Two different functions of users may do anything
+with their numbers, so the rule compares only two calls of one function.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Signs of rewards: does a function of the user's subtract the KL to a reference from rewards?
+"""Signs of rewards: does a user's function subtract the KL to a reference from rewards?
 
-A worked example, of which only the last line is right::
+A worked example; only the last line is right::
 
     kl = rollout.log_probs.tensor - ref.ref_log_probs.tensor
     Rewards(rewards=scores + 0.05 * kl)             HF353: the policy is paid for leaving the reference
     Rewards(rewards=scores - 0.05 * kl)
 
-The log-probs are those that the policy sampled with, and a frozen model's under a name of a reference. Those of others,
-such as of a reward model that learns, may be rewards themselves. ``kl_signs.py`` follows the ready functions.
+The log-probs are those that the policy sampled with, and a frozen model's under a name of a reference. Those of other
+models, such as of a reward model that learns, may be rewards themselves. ``kl_signs.py`` follows the ready functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REWARD: Final = re.compile(r"(.*_)?(advantages?|gains?|returns?|rewards?|scores?
 
 
 def rewards_have_their_signs(context: Context) -> Iterator[Finding]:
-    """HF353: rewards of a function of the user's do not rise with the KL to a reference."""
+    """HF353: rewards of a user's function do not rise with the KL to a reference."""
     program, reported = context.program, set[object]()
     for node in program.graph.nodes if not program.graph.misuses else ():
         update = next(updates_after(program.graph, node), None) if isinstance(node.op, FunctionCall) else None

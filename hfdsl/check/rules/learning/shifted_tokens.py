@@ -1,16 +1,16 @@
 """Shifted tokens: are log-probs of tokens those that a model gives before it has read them?
 
-A worked example, of which only the last line is right::
+A worked example; only the last line is right::
 
     logits = self.model(ids).logits                                             after each token: of the next one
     logits.log_softmax(-1).gather(-1, ids[..., None])                           HF359: of tokens that it has read
     logits[:, -n:].log_softmax(-1).gather(-1, ids[:, -n:, None])                HF359: likewise
     logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])
 
-Both have one length, so that where they end decides. The rule follows tokens from columns of integers to a model that
-gives ``.logits``, as those of transformers do, or that the role samples the next token with, and to what picks their
-log-probs. It is silent where tokens are put
-together again, rolled or written into, and of a model that does not get the tokens as they are.
+Both sides have one length, so the rule compares where they end. It follows tokens from columns of integers to a model
+that gives ``.logits``, as those of transformers do, or that the role samples the next token with, and to what picks
+their log-probs. It is silent where tokens are put back together, rolled or written into, and about a model that does
+not get the tokens as they are.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def log_probs_are_of_the_next_tokens(context: Context) -> Iterator[Finding]:
 
 
 def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[Misaligned]:
-    """The places in a body of the user's."""
+    """The places in a user's body."""
     if signature.is_ready_made:
         return ()
     if not isinstance(node.op, RoleCall):

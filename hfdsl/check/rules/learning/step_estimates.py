@@ -1,15 +1,16 @@
-"""Estimates over steps: do advantages of the user's add up what comes after each step, as their formula has it?
+"""Estimates over steps: do users' advantages add up what comes after each step, as their formula has it?
 
-A worked example of which only the comments are right::
+A worked example; only the comments are right::
 
     for t in range(steps):                                                   for t in reversed(range(steps)):
         delta = r[:, t] + gamma * lam * v[:, t + 1] - v[:, t]                    gamma alone: the value one step later
         last = delta + gamma * lam * last
         advantages[:, t] = last
 
-Forwards, a step gets the sum of what came before it, and nothing of what its action leads to. Nothing fails, as the
-shapes are right. The rule knows a running sum by a product with itself and a discount, which goes under the index of
-the loop into what is named after advantages or returns, and is silent where anything is turned around.
+In a forward loop, a step gets the sum of what came before it, and nothing of what its action leads to. Nothing fails,
+as the shapes are right; nor does it if a list keeps the order of a backward loop. The rule knows a running sum by a sum
+with itself that goes, under the index of the loop or to the end of a list, into something named after advantages or
+returns. It is silent where anything else is reversed; ``bodies/step_sums.py`` follows ``rewards.cumsum(1)``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
+from hfdsl.check.bodies.changes import changed_names
+from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.role_code import ReadFunction, code_of, code_of_function
+from hfdsl.check.bodies.step_sums import StepInterpretation, SumUpTo
+from hfdsl.check.bodies.syntax import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
@@ -28,6 +34,7 @@ from hfdsl.check.program import Program
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import span_of
 from hfdsl.graph.program import FunctionCall, Node, RoleCall
+from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span, definition_span
 
 DISCOUNT: Final = re.compile(r"(.*_)?(decay|discount|gamma|lam|lambda|lmbda)(_.*)?")
@@ -42,6 +49,9 @@ ESTIMATE: Final = re.compile(r"(.*_)?(adv|advs|advantages?|gaes?|returns?|reward
 NEXT_VALUE: Final = re.compile(r"(next_v(alues?)?|v(alues?)?_next|later)")
 """The names of the values one step later."""
 
+STACKS: Final = frozenset({"Tensor", "array", "as_tensor", "asarray", "cat", "stack", "tensor"})
+"""Functions that make a tensor of a list, in its order."""
+
 TURNS: Final = frozenset({"flip", "fliplr", "flipud", "insert", "reverse", "reversed"})
 """Names in code that may turn the order of steps around."""
 
@@ -49,7 +59,7 @@ TURNS: Final = frozenset({"flip", "fliplr", "flipud", "insert", "reverse", "reve
 class EstimateMistake(NamedTuple):
     """A place in a body, what it does, a label and advice; whether it goes through steps forwards."""
 
-    place: ast.expr
+    place: Span
     effect: str
     label: str
     advice: str
@@ -61,29 +71,35 @@ def estimates_add_up_later_steps(context: Context) -> Iterator[Finding]:
     program, reported = context.program, set[Span]()
     for node, signature in program.graph.bodies if not program.graph.misuses else ():
         update = next(updates_after(program.graph, node), None) if not signature.is_ready_made else None
-        functions = [*_functions(program, node)] if update is not None else []
-        are_turned = any(map(_turns_steps, functions))
-        for function in functions:
-            for mistake in (*(_forwards(function) if not are_turned else ()), *_decayed_values(function)):
-                place = span_of(definition_span(function.body).file, mistake.place)
-                if place in reported or update is None:
-                    continue
-                reported.add(place)
-                learns = [] if update is node else [Label(update.span, "learns from the result")]
-                finding = Finding(
-                    "HF363",
-                    f"'{node.label}' {mistake.effect}",
-                    Label(place, mistake.label),
-                    (Label(node.span, "called here"), *learns),
-                )
-                yield with_suggestions(context, finding, _edits(place, mistake), mistake.advice, most=1)
+        for mistake in _mistakes(program, node, signature) if update is not None else ():
+            if mistake.place in reported or update is None:
+                continue
+            reported.add(mistake.place)
+            learns = [] if update is node else [Label(update.span, "learns from the result")]
+            finding = Finding(
+                "HF363",
+                f"'{node.label}' {mistake.effect}",
+                Label(mistake.place, mistake.label),
+                (Label(node.span, "called here"), *learns),
+            )
+            yield with_suggestions(context, finding, _edits(mistake), mistake.advice, most=1)
 
 
-def _edits(place: Span, mistake: EstimateMistake) -> Iterator[Suggestion]:
+def _mistakes(program: Program, node: Node, signature: Signature) -> Iterator[EstimateMistake]:
+    """The mistakes in the functions that a node runs."""
+    functions = [*_functions(program, node)]
+    are_turned = any(map(_turns_steps, functions))
+    for function in functions:
+        yield from _in_loops(function) if not are_turned else ()
+        yield from _decayed_values(function)
+    yield from _sums_up_to_steps(program, node, signature)
+
+
+def _edits(mistake: EstimateMistake) -> Iterator[Suggestion]:
     from hfdsl.check.repair import bodies  # late: most programs need none
 
     if mistake.is_forwards:
-        yield from bodies.wrapped(place, "reversed")
+        yield from bodies.wrapped(mistake.place, "reversed")
 
 
 def _functions(program: Program, node: Node) -> Iterator[ReadFunction]:
@@ -96,34 +112,120 @@ def _functions(program: Program, node: Node) -> Iterator[ReadFunction]:
         yield from code_of(role).reached(node.method)
 
 
-# -- sums that run forwards
+# -- sums up to each step
 
 
-def _forwards(function: ReadFunction) -> Iterator[EstimateMistake]:
-    """The loops that go forwards through steps with a running sum that is stored as an estimate."""
+def _sums_up_to_steps(program: Program, node: Node, signature: Signature) -> Iterator[EstimateMistake]:
+    """The estimates that a body returns and that are sums of the numbers up to each step."""
+    definition, body = definition_of(signature.body), None
+    if isinstance(node.op, RoleCall):
+        role = program.role_class(node.role)
+        methods = methods_of(role)
+        if node.method in methods:
+            body = StepInterpretation.of_method(signature, methods[node.method], methods, role)
+    elif definition is not None and not is_decorated(signature.body):
+        body = StepInterpretation.of(signature, definition)
+    columns = body.completed().columns if body is not None else {}
+    for name, value in columns.items():
+        if isinstance(value, SumUpTo) and ESTIMATE.fullmatch(name):
+            yield EstimateMistake(
+                value.place,
+                _forwards(name),
+                "from the first step to each",
+                "sum from the end: x.flip(1).cumsum(1).flip(1)",
+            )
+
+
+# -- running sums in loops
+
+
+def _forwards(name: str) -> str:
+    """The effect of a sum that runs forwards."""
+    return f"adds up steps forwards in '{name}': each gets the sum of those before it, and nothing of what comes after"
+
+
+def _in_loops(function: ReadFunction) -> Iterator[EstimateMistake]:
+    """The loops with a running sum that is stored as an estimate at a wrong step."""
+    file = definition_span(function.body).file
     for loop in ast.walk(function.definition):
-        match loop:
-            case ast.For(ast.Name(step), ast.Call(ast.Name("range"), [_] | [_, _]) as steps, block):
-                statements = [node for statement in block for node in ast.walk(statement)]
-                sums = set(_running_sums(statements))
-                stored = {name for name, target in _stored(statements, step) if _is_estimate(function, target)}
-                if sums & stored and any(_reads_at(node, step) for node in statements):
-                    yield EstimateMistake(
-                        steps,
-                        f"adds up steps forwards in '{min(sums & stored)}': each gets the sum of those before it, and "
-                        "nothing of what comes after",
-                        "from the first step to the last",
-                        "go backwards: for t in reversed(range(steps))",
-                        is_forwards=True,
-                    )
+        if not isinstance(loop, ast.For):
+            continue
+        statements, steps = [node for part in loop.body for node in ast.walk(part)], {*changed_names(loop.target)}
+        sums = set(_running_sums(statements))
+        stored = [
+            storage
+            for storage in _stored(statements, steps)
+            if storage.name in sums and _is_estimate(function, storage.target)
+        ]
+        lists = [storage for storage in stored if storage.appends is not None and _is_stacked(function, storage.target)]
+        if not stored or not any(_reads_at(node, steps) for node in statements):
+            continue
+        if _goes_forwards(loop.iter):
+            yield EstimateMistake(
+                span_of(file, loop.iter),
+                _forwards(stored[0].name),
+                "from the first step to the last",
+                "go backwards: for t in reversed(range(steps))",
+                is_forwards=True,
+            )
+        elif _goes_backwards(loop.iter) and lists and lists[0].appends is not None:
+            yield EstimateMistake(
+                span_of(file, lists[0].appends),
+                f"appends to '{lists[0].target}' from the last step to the first, and leaves it in this order: the "
+                "first step gets the estimate of the last",
+                "the last step comes first",
+                f"turn it around: {lists[0].target}.reverse()",
+            )
+
+
+def _goes_forwards(iterated: ast.expr) -> bool:
+    """Whether a loop goes through steps, or their numbers, forwards."""
+    match iterated:
+        case ast.Call(ast.Name("range"), [_] | [_, _]) | ast.Name() | ast.Call(ast.Attribute(_, "tolist" | "unbind")):
+            return True
+        case ast.Call(ast.Name("zip"), sources):
+            return all(map(_goes_forwards, sources))
+    return False
+
+
+def _goes_backwards(iterated: ast.expr) -> bool:
+    """Whether a loop goes through steps, or their numbers, backwards."""
+    match iterated:
+        case ast.Call(ast.Name("reversed"), [_]) | ast.Call(ast.Name("range"), [_, _, ast.UnaryOp(ast.USub())]):
+            return True
+        case ast.Subscript(_, ast.Slice(None, None, ast.UnaryOp(ast.USub(), ast.Constant(1)))):
+            return True
+        case ast.Call(ast.Name("zip"), sources):
+            return all(map(_goes_backwards, sources))
+    return False
+
+
+def _is_stacked(function: ReadFunction, target: str) -> bool:
+    """Whether all that code does with a list is to append to it, and to make a tensor of it as it is."""
+    uses = [node for node in ast.walk(function.definition) if isinstance(node, ast.Name) and node.id == target]
+    known = list[ast.expr]()
+    for node in ast.walk(function.definition):
+        match node:
+            case ast.Assign([ast.Name() as name], ast.List([])) | ast.AnnAssign(ast.Name() as name, _, ast.List([])):
+                known.append(name)
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name() as name, "append"))):
+                known.append(name)
+            case ast.Call(function_called, [ast.Name() as name, *_]) if last_name(function_called) in STACKS:
+                known.append(name)
+    return all(use in known for use in uses)
 
 
 def _turns_steps(function: ReadFunction) -> bool:
-    """Whether code may turn the order of steps around: by a function, a slice with a step, or indices that fall."""
-    nodes = [*ast.walk(function.definition)]
-    loops = {node.iter for node in nodes if isinstance(node, ast.For)}
+    """Whether code may turn the order of steps around: by a function, a slice with a step, or indices that fall.
+
+    A loop may go backwards.
+    """
+    loops = {node.iter for node in ast.walk(function.definition) if isinstance(node, ast.For)}
+    loops = {loop for loop in loops if _goes_forwards(loop) or _goes_backwards(loop)}
+    in_loops = {node for loop in loops for node in ast.walk(loop)}
+    nodes = [node for node in ast.walk(function.definition) if node not in in_loops]
     has_steps = any(isinstance(node, ast.Slice) and node.step is not None for node in nodes)
-    return not TURNS.isdisjoint(function.names) or has_steps or any(_falls(node) for node in nodes if node not in loops)
+    return has_steps or any(last_name(node) in TURNS or _falls(node) for node in nodes)
 
 
 def _falls(node: ast.AST) -> bool:
@@ -137,45 +239,65 @@ def _falls(node: ast.AST) -> bool:
 
 
 def _running_sums(statements: Sequence[ast.AST]) -> Iterator[str]:
-    """The names that are set once, to a sum with a discounted part of themselves."""
-    assigned = [
-        (target.id, statement.value)
-        for statement in statements
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    ]
-    for name, value in assigned:
-        is_single = [other for other, _ in assigned].count(name) == 1
-        parts = [factors for _, factors in _terms(value)]
-        if is_single and len(parts) > 1 and any(_is_discounted(factors, name) for factors in parts):
-            yield name
+    """The names that are set once, to a sum with themselves, or with a discounted part of themselves."""
+    assigned = list[tuple[str, bool]]()
+    for statement in statements:
+        match statement:
+            case ast.Assign(targets, value):
+                assigned += [
+                    (target.id, _adds_to(value, target.id)) for target in targets if isinstance(target, ast.Name)
+                ]
+            case ast.AugAssign(ast.Name(name), operator):
+                assigned.append((name, isinstance(operator, ast.Add)))
+    names = [name for name, _ in assigned]
+    yield from (name for name, is_sum in assigned if is_sum and names.count(name) == 1)
+
+
+def _adds_to(value: ast.expr, name: str) -> bool:
+    """Whether an expression is the sum of something and a name, which may be discounted."""
+    parts = [factors for _, factors in _terms(value)]
+    return len(parts) > 1 and any(_is_discounted(factors, name) for factors in parts)
 
 
 def _is_discounted(factors: Sequence[ast.expr], name: str) -> bool:
     names = {last_name(factor) for factor in factors}
-    return name in names and any(DISCOUNT.fullmatch(other) for other in names - {name})
+    return name in names and (len(factors) == 1 or any(DISCOUNT.fullmatch(other) for other in names - {name}))
 
 
-def _stored(statements: Sequence[ast.AST], step: str) -> Iterator[tuple[str, str]]:
-    """The names that are stored at a step, each with the name of the tensor or list that gets them."""
+class Storage(NamedTuple):
+    """A name that is stored at a step, the tensor or list that gets it, and what appends it to a list."""
+
+    name: str
+    target: str
+    appends: ast.expr | None = None
+
+
+def _stored(statements: Sequence[ast.AST], steps: AbstractSet[str]) -> Iterator[Storage]:
+    """The names that are stored at a step; ``steps`` are those that a loop has for it."""
     for statement in statements:
         match statement:
-            case ast.Assign([ast.Subscript(ast.Name(target), index), *others], value) if _is_at(index, step):
+            case ast.Assign([ast.Subscript(ast.Name(target), index), *others], value) if _is_at(index, steps):
                 added = [factors[0] for sign, factors in _terms(value) if sign > 0 and len(factors) == 1]
-                yield from ((last_name(term), target) for term in (*added, *others))
-            case ast.Expr(ast.Call(ast.Attribute(ast.Name(target), "append"), [ast.Name(name)])):
-                yield name, target
+                yield from (Storage(last_name(term), target) for term in (*added, *others))
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(target), "append"), [value]) as call):
+                added = [factors[0] for sign, factors in _terms(value) if sign > 0 and len(factors) == 1]
+                yield from (Storage(last_name(term), target, call) for term in added)
 
 
-def _is_at(index: ast.expr, step: str) -> bool:
+def _is_at(index: ast.expr, steps: AbstractSet[str]) -> bool:
     """Whether an index takes one step of all rows."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    return any(isinstance(part, ast.Name) and part.id == step for part in parts)
+    return any(isinstance(part, ast.Name) and part.id in steps for part in parts)
 
 
-def _reads_at(node: ast.AST, step: str) -> bool:
-    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_at(node.slice, step)
+def _reads_at(node: ast.AST, steps: AbstractSet[str]) -> bool:
+    """Whether code reads the numbers of a step, by an index or as the loop has them."""
+    match node:
+        case ast.Subscript(_, index, ast.Load()):
+            return _is_at(index, steps)
+        case ast.BinOp(left, _, right):
+            return any(isinstance(part, ast.Name) and part.id in steps for part in (left, right))
+    return False
 
 
 def _is_estimate(function: ReadFunction, target: str) -> bool:
@@ -196,6 +318,7 @@ def _is_estimate(function: ReadFunction, target: str) -> bool:
 
 def _decayed_values(function: ReadFunction) -> Iterator[EstimateMistake]:
     """The errors of values, ``r + c * v[next] - v``, with the decay of an estimate in ``c``."""
+    file = definition_span(function.body).file
     for node in ast.walk(function.definition):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
             continue
@@ -206,7 +329,7 @@ def _decayed_values(function: ReadFunction) -> Iterator[EstimateMistake]:
             is_later = any(_is_later(factor, value) for factor in factors for value in subtracted)
             if sign > 0 and decays and is_later:
                 yield EstimateMistake(
-                    decays[0],
+                    span_of(file, decays[0]),
                     f"discounts the value one step later by '{ast.unparse(decays[0])}', which is for the sum of the "
                     "errors of values alone",
                     "no discount of values",

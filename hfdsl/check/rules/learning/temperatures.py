@@ -8,9 +8,9 @@ A worked example, roles that state their temperature by ``policy_temperature``::
     rewards = kl_penalized_rewards(rollout, ref, scores)
     actor.update(...)                            # its ratio and its KL are of the temperature of 'actor'
 
-The policy that learns is compared with each role that sampled the tokens of its updates from its weights, and with each
-whose log-probs enter a ready update or function before it. The use of log-probs in a user's own function is
-unknown, and a teacher, or another policy that learns, may have a temperature of its own.
+The rule compares the policy that learns with each role that sampled the tokens of its updates from its weights, and
+with each whose log-probs enter a ready update or function before it. It does not know how a user's own function uses
+log-probs, and a teacher, or another policy that learns, may have a temperature of its own.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Unusual numbers: is a number of learning so far outside of what is usual that it is hardly meant?
 
-A worked example, of which every number is allowed::
+A worked example; every number is allowed::
 
     Clip(high=28.0, kl=5.0)                                       # percent for shares; 0.05
     kl_penalized_rewards(rollout, ref, scores, kl=5.0)
     OptimizerConfig(learning_rate=1e-2)                           # for saved weights, 1e-6
     GenerationConfig(512, temperature=1e-4)                       # its log-probs are divided by it
 
-What is usual, the annotation of a number says (``hfdsl.types.bounds.Usual``), and of rates and temperatures this file.
+The annotation of a number says what is usual (``hfdsl.types.bounds.Usual``); for rates and temperatures this file does.
 """
 
 from __future__ import annotations

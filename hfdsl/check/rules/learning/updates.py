@@ -1,7 +1,7 @@
 """Learning: do the updates of a role change its parameters, by its learning rate and by its dtype?
 
-Roles state both by ``learning``. How many updates a run has is not known from a dataflow, so that of a schedule only
-its own numbers are compared; the check of a configured run, which has its steps, asks for the rest.
+Roles state both by ``learning``. A dataflow does not say how many updates a run has, so the rule compares only a
+schedule's own numbers. The check of a configured run, which knows its steps, covers the rest.
 """
 
 from __future__ import annotations

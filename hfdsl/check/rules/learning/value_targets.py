@@ -1,6 +1,6 @@
 """Targets of critics: does a critic learn more than its own values, and do advantages have the values from before?
 
-A worked example, in which only the first three lines are right::
+A worked example; only the first three lines are right::
 
     values = critic.values(rollout)
     estimates = generalized_advantages(rollout, rewards, values)
@@ -10,8 +10,8 @@ A worked example, in which only the first three lines are right::
     actor.update(merge(Experience, rollout, late))
 
 The critic has just learned to predict the very returns of these rows. Advantages over its new values leave out what it
-has learned, and noise of the returns is fitted away. An update of the critic on what the new values give, as in epochs
-that estimate again, is meant so. A critic is a role that gives numbers of tokens and samples none.
+has learned, and noise of the returns is fitted away. The critic may also learn what the new values give, as in epochs
+that estimate again: this is intended. A critic is a role that gives numbers of tokens and samples none.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _is_as_made(program: Program, column: RowColumn) -> bool:
 def number_makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
     """The calls and inputs whose numbers these columns are made of, by functions.
 
-    The ready functions make numbers of floats alone; one of the user's may make them of any column that it reads, such
+    The ready functions make numbers of floats alone; a user's own may make them of any column that it reads, such
     as tokens, or of nothing known.
     """
     waiting, makers = [stored_column(program.graph, column.ref) for column in targets], dict[int, Node]()

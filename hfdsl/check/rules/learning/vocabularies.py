@@ -6,8 +6,8 @@ A worked example, where 'reward' is another model than 'actor', with another tok
     reward.score(prompts, rollout)               # the same numbers mean other words to 'reward'
 
 Roles state the number of their tokens by ``vocabulary``. Models of one family pad the same vocabulary to different
-numbers, as Qwen2.5 of 0.5B (151,936) and 7B (152,064) do, so that a difference of a hundredth is none. What decodes
-tokens to text, as a verifier or a judge does, states no vocabulary.
+sizes, as Qwen2.5 of 0.5B (151,936) and 7B (152,064) do, so the rule ignores a difference of a hundredth. A role that
+decodes tokens to text, as a verifier or a judge does, states no vocabulary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Overrides: does a placed class declare the methods that are called as the dataflow's own class does?
 
 A plan follows the declaration that the dataflow calls: its ports, its protocol and its row dependence. A derived class
-may take more and return more, never less, and a protocol that it registers instead would have no effect.
+may accept more and return more, never less, and a different protocol that it registers would have no effect.
 """
 
 from __future__ import annotations

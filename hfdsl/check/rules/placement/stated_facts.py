@@ -1,7 +1,7 @@
 """Stated facts: do the static methods by which a role states facts take what its constructor takes?
 
-A method that does not is never called, so the role states nothing: a plan has no memory for it, and rules that need the
-fact say nothing of it.
+hfdsl never calls a method that does not, so the role states nothing: a plan counts no memory for it, and rules that
+need the fact say nothing about the role.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ FACTS: Final = frozenset(
         "concurrent_calls",
         "copied_settings",
         "drops",
+        "equal_scores",
         "in_flight_obstacle",
         "learning",
         "misses_end",

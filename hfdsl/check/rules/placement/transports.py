@@ -14,7 +14,7 @@ from hfdsl.graph.columns import columns_read
 from hfdsl.graph.program import RoleCall
 from hfdsl.protocols.dispatch import Functions
 
-QUEUED: Final = "it reads from a queue that decides during the run, whose rows wait in the object store"
+QUEUED: Final = "it reads from a dynamic queue, whose rows wait in the object store"
 """Why rows behind a queue have no direct way."""
 
 
@@ -51,7 +51,7 @@ def transports_reach(context: Context) -> Iterator[Finding]:
 
 
 def _readers(context: Context, name: str) -> Iterator[tuple[str, bool]]:
-    """The roles with a method that takes what a role makes, and whether that comes from a queue that decides.
+    """The roles with a method that takes what a role makes, and whether that comes from a dynamic queue.
 
     A pair of functions receives it in the driver.
     """

@@ -12,9 +12,9 @@ version v + 1. ``lag=k`` says v - w <= k for every row that is trained. Let B be
 - ``mask``: every group with v - w > k is trained with a mask of zeros, which is no gradient: it counts as not
   trained.
 
-Without a discipline groups are taken as they become ready. At most (k + 1) B groups are in the system, and B leave it
-with an update, so by Little's law a group stays for k + 1 updates in the mean. One that takes long is overtaken again
-and again: there is no bound on v - w (HF743).
+Without a discipline, the reader takes groups as they become ready. At most (k + 1) B groups are in the system, and B
+leave it with an update, so by Little's law a group stays for k + 1 updates on average. Others overtake a slow group
+again and again: there is no bound on v - w (HF743).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _cut(context: Context, queue: Node, reader: Node, size: int) -> Finding:
 
 
 def loads_are_whole(context: Context) -> Iterator[Finding]:
-    """HF748: a state that another stage reads is loaded by one call, between whose parts nobody reads it."""
+    """HF748: a state that another stage reads is loaded by one call, between whose parts no call reads it."""
     split = context.program.split
     if not split.queues or split.around or context.program.graph.misuses:
         return

@@ -8,7 +8,7 @@ A worked example, a role that declares ``concurrent_calls`` of 5 for ``generate`
     hf.sync(actor, engine, during="generate")               # loaded when all five are between two tokens
 
 A sync between calls would have to wait until all of them have ended, and others wait for it: nothing would overlap. In
-a program without a lag no two calls of a stage are in progress, whatever a role declares.
+a program without a lag, no two calls of a stage are in progress at once, whatever a role declares.
 """
 
 from __future__ import annotations

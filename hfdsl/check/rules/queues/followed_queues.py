@@ -9,7 +9,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.rules.queues.sources import batch_rows, put_in
 from hfdsl.graph.program import Input, Node, Queue
-from hfdsl.graph.queue_problems import queue_problems
+from hfdsl.graph.queue_problems import queue_problems, takes_weights_in_flight
 from hfdsl.graph.row_steps import FillStep, PartStep, QueueStep, TakeStep
 from hfdsl.graph.signatures import RecordType
 from hfdsl.types.batches import schema
@@ -30,7 +30,7 @@ def runs_follow_queues(context: Context) -> Iterator[Finding]:
 
 
 def runs_follow_groups(context: Context) -> Iterator[Finding]:
-    """HF765: the groups of a step are of equally many prompts, and are alike in all queues of their stage."""
+    """HF765: the groups of a step are of as many prompts, or groups in front, and alike in all queues of a stage."""
     split = context.program.split
     first = dict[int, Node]()
     for node, queue in split.queues if surely_decides(context) else ():
@@ -42,6 +42,7 @@ def runs_follow_groups(context: Context) -> Iterator[Finding]:
         dispatched, batch = groups
         if queue.late == "refill":
             yield from _uneven_prompts(context, node, dispatched)
+        yield from _other_groups(context, node, dispatched)
         if neighbor is node or not isinstance(neighbor.op, Queue):
             continue
         others = _groups(context, neighbor, neighbor.op)
@@ -52,6 +53,19 @@ def runs_follow_groups(context: Context) -> Iterator[Finding]:
         elif "drop" in (queue.late, neighbor.op.late) and batch % dispatched:
             text = f"a batch of {batch} groups is not made of whole steps of {dispatched}, where queues of one stage "
             yield _finding(node, f"{text}drop groups: one queue could fill up, and the other never", shown)
+
+
+def _other_groups(context: Context, node: Node, dispatched: int) -> Iterator[Finding]:
+    """A queue whose stage takes other groups from the queue in front than it makes of them."""
+    split = context.program.split
+    for in_front, queue in split.queues:
+        groups = _groups(context, in_front, queue) if split.of[in_front.id] == split.producer(node) else None
+        if groups is not None and groups[1] != dispatched:
+            text = (
+                f"gets {dispatched} groups from a stage that takes {groups[1]} from the queue in front of it, so a run "
+            )
+            shown = (Label(in_front.span, f"in groups of {queue.group}"),)
+            yield _finding(node, f"{text}could not tell which prompts they belong to: give both the same group=", shown)
 
 
 def _uneven_prompts(context: Context, node: Node, dispatched: int) -> Iterator[Finding]:
@@ -85,10 +99,15 @@ def _parts(context: Context, queue: Node) -> Iterator[str]:
 
 
 def surely_decides(context: Context) -> bool:
-    """Whether a queue certainly decides: late groups leave, or a batch has other rows than a step puts in."""
+    """Whether a queue certainly decides.
+
+    Late groups leave, a batch has other rows than a step puts in, or weights arrive in flight.
+    """
     program = context.program
+    in_flight = takes_weights_in_flight(program.graph)
     return not (program.split.around or program.graph.misuses or program.inference.misfits) and any(
-        queue.late in ("drop", "refill", "mask")
+        in_flight
+        or queue.late in ("drop", "refill", "mask")
         or (queue.rows is not None and batch_rows(context, node, queue).equals(put_in(context, node)) is Answer.REFUTED)
         for node, queue in program.split.queues
     )
@@ -104,4 +123,4 @@ def _groups(context: Context, node: Node, queue: Queue) -> tuple[int, int] | Non
 
 
 def _finding(queue: Node, text: str, shown: tuple[Label, ...]) -> Finding:
-    return Finding("HF765", f"the queue decides while it runs, and {text}", Label(queue.span, "decides"), shown)
+    return Finding("HF765", f"the queue is dynamic, and {text}", Label(queue.span, "dynamic"), shown)

@@ -8,9 +8,9 @@ A worked example::
     hf.sync(actor, engine, during="generate")               # arrives while stage 0 generates
 
 A call of ``generate`` that is dispatched under version w begins with the weights of version w or newer ones, and
-versions only grow from token to token. So the oldest version in its rows is that of their first token, w or more, and
-v - w <= lag bounds the staleness of every token. It holds if each rank takes weights for itself alone: ranks that make
-one token together would have to take them at the same token.
+versions only grow from token to token. So the oldest version in its rows is that of their first token, at least w, and
+so v - w <= lag bounds the staleness of every token. This requires that each rank takes weights for itself alone: ranks
+that generate one token together would have to take them at the same token.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hfdsl.graph.stages import effects
 from hfdsl.protocols.role_facts import in_flight_obstacle
 from hfdsl.protocols.state import not_in_flight
 
+ONCE = "keep one of both"
 BETWEEN_CALLS = "leave out during=: hf.sync sends the weights between two calls"
 AFTER_UPDATES = "call hf.sync after all updates of the step"
 
@@ -37,6 +38,9 @@ def roles_take_weights_in_flight(context: Context) -> Iterator[Finding]:
             advice = BETWEEN_CALLS
             if why is None and context.program.split.queues:
                 why, advice = _missing_update(context, node), AFTER_UPDATES
+                if why is None and (other := _between_calls(context, node)) is not None:
+                    why, advice = "another hf.sync loads the same weights between its calls", ONCE
+                    labels = (Label(other.span, "loads them between calls"),)
             if why is not None:
                 yield Finding(
                     "HF753",
@@ -82,6 +86,16 @@ def _readers(context: Context, role: str) -> Iterator[Node]:
     for node in context.program.graph.calls:
         if any(holder.role == role and effect.kind == "reads" for holder, effect in effects(node)):
             yield node
+
+
+def _between_calls(context: Context, load: Node) -> Node | None:
+    """A load between calls of the weights that another load takes in flight; a call would not know its version."""
+    targets = {sync.load: sync.target for sync in context.program.syncs}
+    for other, target in targets.items():
+        node = context.program.graph.nodes[other]
+        if target == targets.get(load.id) and isinstance(node.op, RoleCall) and node.op.during is None:
+            return node
+    return None
 
 
 def _missing_update(context: Context, load: Node) -> str | None:

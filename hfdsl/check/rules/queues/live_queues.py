@@ -8,8 +8,8 @@ dispatched if its D rows have places beside these: D + R - gcd(D, R) <= (k + 1) 
     D = 96, R = 64    k >= 1: 96 + 32 <= 128
     D = 512, R = 64   k >= 7: the 512 rows of one step are eight batches, and the last is seven updates late
 
-Under "drop" and "refill" late groups leave one by one, so that R - group rows may be left behind (``needed_places``),
-and so do those that a filter in front of the queue removes.
+Under "drop" and "refill" late groups leave one by one, so R - group rows may be left behind (``needed_places``). The
+same holds for groups that a filter in front of the queue removes.
 
 This is the least capacity of an edge of a synchronous dataflow graph (Lee and Messerschmitt, 1987, Synchronous Data
 Flow), p + c - gcd(p, c), against the tokens that a lag gives.
@@ -30,6 +30,7 @@ from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, result_origins
 from hfdsl.graph.lags import stage_lags
 from hfdsl.graph.program import Filter, Node, Queue, RoleCall
+from hfdsl.graph.queue_problems import takes_weights_in_flight
 from hfdsl.graph.stages import effects
 from hfdsl.protocols.queueing import Late, needed_places
 from hfdsl.types.dims import Answer, Size, at_most, atom_size, constant
@@ -73,7 +74,7 @@ def _one_step_at_a_time(context: Context, feeds: int, reads: int) -> bool:
     behind = {node.id for node, *_ in _working_calls(context, reads)}
     results = {node for ref in graph.output.refs() for node, _ in result_origins(graph, ref)}
     decides = any(queue.decides for _, queue in split.queues)
-    decides |= any(isinstance(node.op, RoleCall) and node.op.during is not None for node in graph.calls)
+    decides |= takes_weights_in_flight(graph)
     if not decides and behind <= _awaited(context, results):
         return True
     loads = {sync.target.role: sync.load for sync in context.program.syncs}

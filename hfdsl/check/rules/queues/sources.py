@@ -1,6 +1,6 @@
-"""Sources: stages that dispatch prompts of the same loader, each at its own pace, in a program whose queues decide.
+"""Sources: stages that dispatch prompts of the same loader, each at its own pace, in a program with dynamic queues.
 
-A worked example. Of each batch of the loader, one source has dispatched four prompts and the other one none; these four
+A worked example. Of each batch of the loader, one source has dispatched four prompts and the other one none. These four
 wait in the driver. How many wait at most?
 
 - An update takes R groups from each source, whose steps put in D: after v updates a source has dispatched v R / D
@@ -8,8 +8,11 @@ wait in the driver. How many wait at most?
   (HF758).
 - If these numbers are equal, and no group leaves a queue but with an update, two sources are as far apart as their
   queues have places. "refill" keeps this: the prompt of a late group is dispatched again, and not another one.
-- A group that "drop" or a filter removes is made up for with the next prompts of the loader, whose other half waits for
-  ever: nobody removes groups of the other source (HF757).
+- The next prompts of the loader make up for a group that "drop" or a filter removes. Their other half waits forever,
+  since nothing removes groups of the other source (HF757). If d of the D groups of a step are lost, n updates leave
+  n R d / D (D - d) batches behind. No backpressure can bound that: the source that loses groups would wait for the
+  other one, which waits for an update, which needs rows of both. With lag=0, "drop" removes nothing in front of an
+  update: only R groups are in progress, all dispatched under its version.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.sizes.demands import filtered
 from hfdsl.graph.program import Node, Queue
+from hfdsl.graph.queue_problems import takes_weights_in_flight
+from hfdsl.protocols.queueing import batches_in_words
 from hfdsl.types.dims import Size, at_most, atom_size, constant
 
 
@@ -41,20 +46,25 @@ def sources_lose_alike(context: Context) -> Iterator[Finding]:
     """HF757: no source loses groups for which it dispatches other prompts than the other sources."""
     through = _source_queues(context)
     for source_queue in through:
-        loses = filtered(put_in(context, source_queue.node))
+        node, queue = source_queue.node, source_queue.queue
+        loses = filtered(put_in(context, node))
+        drops = queue.late == "drop" and not (queue.lag == 0 and source_queue.trains)
         other_queue = next(candidate for candidate in through if candidate.source != source_queue.source)
-        if source_queue.queue.late != "drop" and not loses:
+        if not (drops or loses):
             continue
         remover = "a filter in front of this queue removes groups" if loses else "this queue drops late groups"
         finding = Finding(
             "HF757",
             f"{remover}, and its source continues with the loader's next batches: rows of the other source pile up "
             "in the driver",
-            Label(source_queue.node.span, "removes groups"),
+            Label(node.span, "removes groups"),
             (Label(other_queue.node.span, "rows of another source"),),
         )
+        same_step = "train what the filter has kept of one step: "
         suggestions = (
-            [] if loses else [queued(source_queue.node, [{"late": "refill"}], "dispatch the same prompts again: ")]
+            [queued(node, [{"late": "wait"}], same_step)]
+            if loses
+            else [queued(node, [{"late": "refill"}], "dispatch the same prompts again: ")]
         )
         yield with_suggestions(context, finding, suggestions, "one source that returns both keeps them together")
 
@@ -75,20 +85,23 @@ def sources_take_alike(context: Context) -> Iterator[Finding]:
             shares.setdefault(share, source_queue)
     if len(shares) > 1:
         least, most = min(shares), max(shares)
+        less, more = batches_in_words(least), batches_in_words(most)
         yield Finding(
             "HF758",
-            f"of a batch of the loader an update takes {most} from this source and {least} from the other one: more "
-            "and more prompts of that one wait in the driver",
-            Label(shares[most].node.span, f"takes {most}"),
-            (Label(shares[least].node.span, f"takes {least}"),),
+            f"an update takes {more} of the loader from this source and {less} from the other one: more and more "
+            "prompts of that one wait in the driver",
+            Label(shares[most].node.span, f"takes {more}"),
+            (Label(shares[least].node.span, f"takes {less}"),),
             notes=("give both batches the rows of the same number of steps",),
         )
 
 
 def _source_queues(context: Context) -> list[SourceQueue]:
-    """The queues by source, of a program that has several sources and whose queues decide."""
+    """The queues by source, of a program that has several sources and dynamic queues."""
     split = context.program.split
-    if split.around or not any(queue.decides for _, queue in split.queues):
+    decides = any(queue.decides for _, queue in split.queues)
+    decides |= takes_weights_in_flight(context.program.graph)
+    if split.around or not decides:
         return []
     ends = [(split.producer(node), split.of[node.id], node, queue) for node, queue in split.queues]
     feeding, reading = {feeds for feeds, *_ in ends}, {reads for _, reads, *_ in ends}

@@ -7,9 +7,9 @@ A worked example, two prompts with a response each::
     batch = hf.repeat(hf.merge(Scored, rollout, scores), 4)   # 0 0 0 0 1 1 1 1
     advantages = centered(batch, group=4)              # every group has one response and one score: all are 0
 
-Sampling four responses takes the ``repeat`` before ``generate``. If a role reads the copies first, its results may
+To sample four responses, put the ``repeat`` before ``generate``. If a role reads the copies first, its results may
 differ from copy to copy, as those of a judge that is asked four times. A function may then compare these scores, and
-nothing is reported unless it gives numbers of tokens by a difference: advantages that compare a response with itself.
+the rule reports it only if it gives numbers of tokens by a difference: advantages that compare a response with itself.
 """
 
 from __future__ import annotations

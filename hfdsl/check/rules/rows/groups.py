@@ -237,7 +237,7 @@ def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, repe
 def _mixes_shuffled(origin: Origin, groups: Groups) -> bool:
     """Whether groups of shuffled data certainly mix questions.
 
-    Functions on groups of the user's may pack rows of different questions, or put copies of one in the place of others.
+    Users' functions on groups may pack rows of different questions, or put copies of one in the place of others.
     """
     is_ready_made = groups.signature is not None and groups.signature.is_ready_made
     return is_ready_made and _is_as_read(origin) and not any(isinstance(step, GroupStep) for step in origin.steps)

@@ -9,13 +9,15 @@ A worked example, a function that says nothing about its rows, so that a plan ma
         return Gains(gain=(x - x.mean()) / spread)   HF338: rows with a number of all of them
 
 On two ranks each half is whitened by its own mean, and nothing fails. The rule evaluates the statements that run in
-every call on two kinds of values: *rows*, whose first dim are the rows of the call, and *statistics*, which a reduction
-or an order over that dim gives. It reports where both meet, or where a statistic is returned as a column. In
-``x.view(-1, 8)`` the first dim are groups of rows, so that ``.mean(1)`` is a number of each group and ``.mean(0)`` one
-of all; ``x.view(8, -1)`` cuts the rows of the call into eight pieces, and every mean of these depends on where a plan
-has cut. Where groups have eight rows, its ``.mean(0)`` is that of rows of different groups, also in a function of all
-rows, whose groups are those that ``repeat`` made. Of anything else, such as a sum over the ranks, nothing is known and
-nothing is said.
+every call on two kinds of values: *rows*, whose first dim is the rows of the call, and *statistics*, which a reduction
+or an order over that dim gives. It reports where both meet in rows that the body returns, or where a statistic is
+returned as a column. A loss is no row: ``(x / n.sum()).sum()`` is a statistic, as ``x.sum() / n.sum()`` is.
+
+In ``x.view(-1, 8)`` the first dim is groups of rows, so ``.mean(1)`` is a number of each group and ``.mean(0)`` one of
+all. ``x.view(8, -1)`` cuts the rows of the call into eight pieces, and every mean of these depends on where a plan has
+cut. Where groups have eight rows, its ``.mean(0)`` is that of rows of different groups, also in a function of all rows,
+whose groups are those that ``repeat`` made. There the ``.mean(0)`` of ``x.view(-1, 8)`` is wrong beside these groups,
+too. The rule knows nothing of anything else, such as a sum over the ranks, and reports nothing there.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Final
+from typing import Final, TypeVar
 
 from hfdsl.check.bodies.interpretation import RowGroups, ports_of
-from hfdsl.check.bodies.row_tensors import Mix, RowInterpretation
+from hfdsl.check.bodies.row_interpretation import RowInterpretation
+from hfdsl.check.bodies.row_tensors import STATISTICS, Mix, Mixed, RoleOutput, RowTensor, mixed_of
+from hfdsl.check.bodies.specialized import specialized
 from hfdsl.check.bodies.syntax import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import Program, call_numbers
+from hfdsl.check.program import Program, call_constants, call_numbers
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.program import FunctionCall, Node
 from hfdsl.graph.row_steps import RepeatStep
@@ -40,6 +44,8 @@ from hfdsl.protocols.protocol import Protocol
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec
 from hfdsl.types.rows import Grouped, WholeRows
+
+Rows = TypeVar("Rows", bound=RowInterpretation)
 
 WORDS: Mapping[Mix, tuple[str, str, str]] = {
     "statistic": (
@@ -55,6 +61,16 @@ WORDS: Mapping[Mix, tuple[str, str, str]] = {
         "takes one row of each piece, not a group",
         "x.view(-1, n) has a group of n rows in each of its rows, and x.view(-1, n).mean(1) their means",
     ),
+    "reordered": (
+        "'{label}' returns rows in another order, '{code}', and rows={rows} says that each is of the row in its place",
+        "in another order",
+        "y[order.argsort()] puts back what y[order] has; rows=hf.Whole lets a function return another order",
+    ),
+    "across groups": (
+        "'{label}' computes over rows of different groups, '{code}': only the rows of one group are of one question",
+        "a number of one row of each group",
+        "x.view(-1, n).mean(1, keepdim=True) has the mean of each group",
+    ),
     "cut groups": (
         "'{label}' computes with groups of rows, '{code}', and rows={rows} lets a plan cut them",
         "other values where a group is cut",
@@ -68,7 +84,7 @@ WORDS: Mapping[Mix, tuple[str, str, str]] = {
 }
 """The message of each, the label of the expression, and advice."""
 
-ALWAYS: Final = frozenset[Mix](("repeated groups", "split groups"))
+ALWAYS: Final = frozenset[Mix](("across groups", "repeated groups", "split groups"))
 """What is wrong in a function that gets all rows, too."""
 
 
@@ -76,11 +92,13 @@ def rows_are_kept_apart(context: Context) -> Iterator[Finding]:
     """HF338: a body computes no row from a statistic of all, where it may get a part of them, or of another group."""
     seen = set[object]()
     for node, signature in context.program.graph.bodies:
-        if signature.body in seen or is_decorated(signature.body):
+        constants = call_constants(node)
+        call = (signature.body, *((name, _key(value)) for name, value in constants.items()))
+        if call in seen or is_decorated(signature.body):
             continue
-        seen.add(signature.body)
+        seen.add(call)
         definition = definition_of(signature.body)
-        mixed = () if definition is None else _interpretation(context.program, node, signature, definition).mixed
+        mixed = () if definition is None else _mixed(context.program, node, signature, definition)
         may_be_cut = may_get_a_part(node, signature)
         for expression, mix in mixed:
             if may_be_cut or mix in ALWAYS:
@@ -88,15 +106,43 @@ def rows_are_kept_apart(context: Context) -> Iterator[Finding]:
                 break
 
 
-def _interpretation(program: Program, node: Node, signature: Signature, definition: Function) -> RowInterpretation:
-    """The interpretation of a body; one that gets all rows has the groups that ``repeat`` made."""
+def _key(value: object) -> object:
+    """A key by which a constant differs from others; one that has no hash differs from all but itself."""
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return type(value), value
+
+
+def _mixed(program: Program, node: Node, signature: Signature, definition: Function) -> Iterator[Mixed]:
+    """The expressions that mix the rows which a body returns; these may also be a statistic, or in another order."""
+    body = body_of_call(RowInterpretation, program, node, signature, definition).completed()
+    yield from (*body.mixed, *mixed_of(body.returned))
+    for name, (place, value) in body.columns.items():
+        if isinstance(value, (RoleOutput, RowTensor)) and value.first == "reordered":
+            yield Mixed(place, "reordered")
+        elif name not in body.metrics and value in STATISTICS:
+            yield Mixed(place, "statistic")
+
+
+def body_of_call(
+    interpretation: type[Rows], program: Program, node: Node, signature: Signature, definition: Function
+) -> Rows:
+    """The interpretation of a body as one call of it runs.
+
+    A body that gets all rows has the groups that ``repeat`` made.
+    """
     kept = RowGroups.of(signature)
     if isinstance(signature.rows, WholeRows):
         kept = RowGroups(_repeats(program, node), None)
     if kept.size > 1 and kept.parameter is None:
         parameters = [name for name, number in call_numbers(node).items() if number == kept.size]
         kept = RowGroups(kept.size, parameters[0] if len(parameters) == 1 else None)
-    return RowInterpretation(signature.body, definition, kept, ports_of(signature)).completed()
+    definition = specialized(definition, {}, values=call_constants(node))
+    fields = schema(signature.returns.record).fields if isinstance(signature.returns, RecordType) else {}
+    metrics = frozenset(name for name, spec in fields.items() if isinstance(spec, MetricSpec))
+    return interpretation(signature.body, definition, kept, ports_of(signature), metrics=metrics)
 
 
 def _repeats(program: Program, node: Node) -> int:

@@ -8,13 +8,15 @@ A worked example, a function on the ready records, whose responses are padded on
     whitened(gains, torch.ones_like(gains))                            and here: a mask of ones
 
 Nothing fails, since padding has numbers, too. The dim ``hfdsl.rl.batches.R`` says that there is padding, and a mask
-where; of a dim of the user's a mask of responses says so, of which a score in the last column is enough. The rule
-evaluates the statements that run in every call on tensors of
-tokens, and gives up where a mask may have had a part: a sum of masked tokens, a mean of those that a mask picks and a
-number for the responses that fill the last column are meant. So is a mean or a spread alone: the one may be a sum over
-a fixed length, the other a metric. Columns that bodies of the user's make are followed only if each token has its own
-number: a score that is repeated for all tokens has the same mean with padding. And if a role samples with a mask of
-ones, its responses have no padding.
+says where. For a user's dim a mask of responses says that there is; the rule then reports only a score in the last
+column, and a mean or spread that counts masked padding as zeros.
+
+The rule evaluates the statements that run in every call on tensors of tokens, and gives up where a mask may have played
+a part: a sum of masked tokens, a mean of those that a mask picks and a number for the responses that fill the last
+column are intended. So is a mean or a spread alone: the one may be a sum over a fixed length, the other a metric.
+
+The rule follows columns that users' bodies compute only if each token has its own number: a score that is repeated for
+all tokens has the same mean with padding. If a role samples with a mask of ones, its responses have no padding.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Mistake(NamedTuple):
     effect: str
     advice: str
     of_own: bool = False
-    """Whether it is one in columns of the user's, too."""
+    """Whether it is one in users' columns, too."""
 
 
 def padding_is_no_token(context: Context) -> Iterator[Finding]:
@@ -146,7 +148,7 @@ def _has_width(spec: object) -> TypeGuard[ColumnSpec]:
 
 
 def _padded_widths(columns: Iterable[tuple[str, ColumnSpec]]) -> tuple[frozenset[Size], frozenset[Size]]:
-    """The second dims of responses with padding: that of the ready records, and those of the user's with a mask."""
+    """The second dims of responses with padding: that of the ready records, and those of users' records with a mask."""
     ready, masked = set[Size](), set[Size]()
     for path, spec in columns:
         width = spec.dims[1]
@@ -160,7 +162,7 @@ def _padded_widths(columns: Iterable[tuple[str, ColumnSpec]]) -> tuple[frozenset
 
 
 def samples_full_responses(signature: Signature) -> bool:
-    """Whether a body of the user's that takes no responses may return a mask of ones for those that it makes."""
+    """Whether a user's body that takes no responses may return a mask of ones for those that it makes."""
     kind = signature.returns
     if (
         signature.is_ready_made
@@ -177,7 +179,7 @@ def samples_full_responses(signature: Signature) -> bool:
 
 
 def _repeated_columns(program: Program, node: Node) -> frozenset[str]:
-    """The columns with padding that a call takes from bodies of the user's, which may repeat one number in each row."""
+    """The columns with padding that a call takes from users' bodies, which may repeat one number in each row."""
     repeated = set[str]()
     for column in program.origins.columns(node.id):
         stored = stored_column(program.graph, column.ref)

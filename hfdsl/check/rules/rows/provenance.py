@@ -140,7 +140,7 @@ def _add(compare: Comparison, samples: list[SampleColumns], added: SampleColumns
 
 
 def _adrift(context: Context, samples: list[SampleColumns]) -> tuple[RowColumn, RowColumn] | None:
-    """A column of a sample that is nobody's counterpart, after the column whose tokens it is taken for."""
+    """A column of a sample that is the counterpart of none, after the column whose tokens it is taken for."""
     if len(samples) < 2:
         return None
     for sample in reversed(samples):

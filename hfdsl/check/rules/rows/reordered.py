@@ -11,8 +11,8 @@ A worked example, a function of all rows::
     gains = gained(reward.score(rollout))             the order of 'rollout'
     actor.update(shortest_first(rollout), gains)      HF333: each response gets the gain of another one
 
-A body reorders its rows if every dense column that it returns is one of the same name in another order. What it returns
-under another name may be meant for the old rows, such as the score of another row for a baseline. And columns that meet
+A body reorders its rows if every dense column that it returns is one of the same name in another order. A column under
+another name may be meant for the old rows, such as the score of another row for a baseline. Columns that meet
 themselves in another order are paired on purpose, such as responses with those of other prompts.
 """
 
@@ -22,7 +22,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hfdsl.check.bodies.row_tensors import RowInterpretation, RowTensor
+from hfdsl.check.bodies.row_interpretation import RowInterpretation
+from hfdsl.check.bodies.row_tensors import RowTensor
 from hfdsl.check.bodies.syntax import definition_of, is_decorated
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -31,7 +32,7 @@ from hfdsl.check.row_comparison import Meeting, made_name, meetings, read_name
 from hfdsl.check.sources import argument_span, span_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.reads import RowColumn
-from hfdsl.graph.row_steps import Origin
+from hfdsl.graph.row_steps import GroupStep, Origin, RowStep
 from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.graph.spans import definition_span
 from hfdsl.types.batches import schema
@@ -106,16 +107,22 @@ def reordered_columns(signature: Signature) -> Mapping[str, ast.expr]:
     return reordered
 
 
+def _steps(origin: Origin) -> tuple[RowStep, ...]:
+    """The steps that change rows; a function that gives each group as many as it had leaves them in their places."""
+    steps = origin.path() or ()
+    return tuple(step for step in steps if not (isinstance(step, GroupStep) and step.group == step.results))
+
+
 def _in_two_orders(program: Program, meeting: Meeting, reordering: Reordering) -> tuple[RowColumn, RowColumn] | None:
     """A column in the new order and one in the old order, of the same rows, that meet without being pairs."""
     call, before, moved, unmoved = reordering.call.id, reordering.before, list[RowColumn](), list[RowColumn]()
     reads = program.origins.columns(meeting.node.id, meeting.reads)
     columns = [(column, origin) for column in reads if (origin := program.origins.of(column)) is not None]
-    paths = {(*(origin.path() or ()), *(before.path() or ())) for _, origin in columns if origin.source == call}
+    paths = {(*_steps(origin), *_steps(before)) for _, origin in columns if origin.source == call}
     for column, origin in columns if paths else ():
         if origin.source == call:
             moved.append(column)
-        elif origin.source == before.source and origin.path() in paths:
+        elif origin.source == before.source and _steps(origin) in paths:
             unmoved.append(column)
     sides = [{made_name(program.graph, column) for column in side} for side in (moved, unmoved)]
     return (moved[0], unmoved[0]) if unmoved and sides[0].isdisjoint(sides[1]) else None

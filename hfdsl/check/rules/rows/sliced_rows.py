@@ -1,6 +1,6 @@
 """Sliced rows: do the ranks that hold slices of one model get the same rows?
 
-A worked example, a model sliced over ``tp`` on ``Mesh(dp=2, tp=2)``, of which a method reads the weights::
+A worked example, a model sliced over ``tp`` on ``Mesh(dp=2, tp=2)``, whose weights a method reads::
 
     rank   dp  tp   weights        rows by 3D_PROTO   rows by DP_PROTO
     0      0   0    left half      0 to 3             0 and 1
@@ -8,13 +8,13 @@ A worked example, a model sliced over ``tp`` on ``Mesh(dp=2, tp=2)``, of which a
     2      1   0    left half      4 to 7             4 and 5
     3      1   1    right half     4 to 7             6 and 7
 
-A layer of such a model adds up what the ranks of ``tp`` computed. By ``DP_PROTO`` rank 0 adds its halves for row 0 to
-those of rank 1 for row 2. The shapes agree, so that every row gets numbers of two.
+A layer of such a model adds up the results of the ranks of ``tp``. By ``DP_PROTO`` rank 0 adds its halves for row 0 to
+those of rank 1 for row 2. The shapes agree, so every row gets the numbers of two rows.
 
-That a model is sliced is known of a role that states ``sliced``, or a layout which cuts a parameter along the axis. A
+The rule knows that a model is sliced if the role states ``sliced``, or if a layout cuts a parameter along the axis. A
 method may get other rows and first gather those of its group, as some engines do, or have the whole weights by
-``reshards``. So nothing is said of a method whose text, or that of a method of its class that it calls, names an axis
-or gathers.
+``reshards``. So the rule does not report a method if its text, or that of a method of its class that it calls, names an
+axis or gathers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _cuts(side: SyncSide, mesh: Mesh, axis: str) -> bool:
         layout = side.layout()
         cuts = (cut for parameter in side.parameters for cut in _cuts_of(layout, parameter, mesh))
         return any(axis in cut.axes for cut in cuts)
-    except Exception:  # noqa: BLE001  # of a function of the user's, or of the layout: HF734 and HF739 report it
+    except Exception:  # noqa: BLE001  # of a user's function, or of the layout: HF734 and HF739 report it
         return False
 
 

@@ -7,9 +7,9 @@ A worked example, in which a question that every response solves makes a group o
     return gained / groups.std(1, keepdim=True)         0 / 0: NaN, in all that the policy learns from then
 
 ``gained / (groups.std(1, keepdim=True) + 1e-6)`` is 0 there. The rule reads the statements that run in every call, and
-reports a division by nothing but a deviation along a dim of a view in groups. It says nothing of a body that may look
-for such groups, since it decides anything, compares, sets elements or calls ``clamp``, ``where`` and the like, nor of
-rows that a filter has selected.
+reports a division by nothing but a deviation along a dim of a view in groups. It does not report rows that a filter has
+selected, nor a body that may look for such groups: one that decides anything, compares, sets elements or calls
+``clamp``, ``where`` and the like.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A worked example, a sampler with the rotary embeddings of another model, which `
     actor     rope_theta = 10000     learns
     sampler   rope_theta = 500000    has the actor's weights after hf.sync, and computes other log-probs from them
 
-Names and shapes agree, so the sync succeeds. A setting that one side does not state is not compared.
+Names and shapes agree, so the sync succeeds. The rule does not compare a setting that one side does not state.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 A worked example, in which one letter hides that an engine samples from old weights::
 
     class Trainer(hf.Worker):
-        @hf.writes("polciy")                # trains a state that nobody reads, loads or exports
+        @hf.writes("polciy")                # trains a state that no method reads, loads or exports
         def update(self, rollout): ...
         @hf.exports("policy")               # HF709: hands on a state that nothing trains
         def weights(self): ...
 
-A role's class is judged as a whole, whichever methods a dataflow calls: a state that it hands on is one that it writes
-or loads, a state that it loads is one that it reads or hands on, and a method that overrides another has its effects. A
-class that writes nothing at all is a frozen model, whose weights others may load. Of two methods that load or export
-a state, a sync calls one.
+The rule judges a role's class as a whole, whichever methods a dataflow calls. A state that the class exports is one
+that it writes or loads, a state that it loads is one that it reads or exports, and a method that overrides another has
+its effects. A class that writes nothing at all is a frozen model, whose weights others may load. Of two methods that
+load or export a state, a sync calls one.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ A worked example, a trainer on ``tp=2`` whose method returns half of each weight
     engine.load(weights)                # gets its parts from both ranks, by the layouts of both methods
     size = norm(weights)                # HF403: gets what one rank returned
 
-A value that one reader cannot get in parts goes as a whole to all readers, so it is reported once for each such reader.
-A role with ``held_weights`` may return whole weights from its method, and is not reported.
+A value that one reader cannot get in parts goes as a whole to all readers, so the rule reports it once for each such
+reader. It does not report a role with ``held_weights``, which may return whole weights from its method.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hfdsl.graph.columns import result_origins
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.boxes import whole
 from hfdsl.protocols.dispatch import Execute
-from hfdsl.protocols.layouts import Composed, Cut, Layout, Parameter, Tied, holdings
+from hfdsl.protocols.layouts import Composed, Cut, Layout, Parameter, Tied, holdings, rank_boxes
 from hfdsl.protocols.mesh import Mesh
 
 JOINED_BY_LOADS = (
@@ -59,7 +59,7 @@ def parts_are_joined(context: Context) -> Iterator[Finding]:
 
 
 def parts_of_unknown(sync: WeightSync) -> bool:
-    """Whether HF403 says that a sync of parts needs parameters, which nobody states."""
+    """Whether HF403 says that a sync of parts needs parameters, which no role states."""
     return not (sync.source.parameters or sync.target.parameters) and exports_parts(sync.source, ())
 
 
@@ -82,15 +82,20 @@ def holds_parts(side: SyncSide, parameters: Sequence[Parameter]) -> bool:
     """
     layout, mesh = side.layout(), side.placement.mesh
     if layout is not None and parameters:
-        return not all(_on_all_ranks(layout, parameter, mesh) for parameter in parameters)
+        return not all(_on_all_ranks(layout, parameter, mesh) for parameter in parameters if 0 not in parameter.shape)
     return layout is not None and _cuts_all(layout, mesh)
 
 
 def _on_all_ranks(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
     """Whether every rank holds all of a parameter, in its own order or another one."""
+    all_of_it = (whole(parameter.shape),)
+    if rank_boxes(layout, parameter, mesh, 0) != all_of_it:
+        return False  # as of most layouts, without a look at a thousand ranks
     held = holdings(layout, parameter, mesh)
-    is_whole = [holding.boxes == (whole(parameter.shape),) for holding in held]
-    return all(is_whole) and sum(len(holding.ranks) for holding in held) == mesh.world_size
+    return (
+        all(holding.boxes == all_of_it for holding in held)
+        and sum(len(holding.ranks) for holding in held) == mesh.world_size
+    )
 
 
 def _cuts_all(layout: Layout, mesh: Mesh) -> bool:

@@ -8,7 +8,7 @@ from hfdsl.protocols.layouts import Parameter
 
 
 def fused_elsewhere(missing: Sequence[Parameter], unread: Iterable[Parameter]) -> str | None:
-    """How a role has the matrices of missing parameters, among those that nobody loads from it; None if it has none.
+    """How a role has the matrices of missing parameters, among those that no role loads from it; None if it has none.
 
     Matrices are fused along their rows, in the same module: the first missing parameter and its neighbors have as many
     rows as a parameter that is exported, or the other way round.

@@ -12,10 +12,10 @@ A worked example, a key projection of 8 heads on ``tp=3``::
         def load(self, weights: ...) -> None: ...
 
 The rule compares the parameters of both sides (``synced_parameters.py``), then cuts each on both sides (HF734). Where
-the parts tile the parameter on both sides, every rank can get what it needs (``protocols/tilings.py``); else the routes
-between them are proved rank by rank (HF735, HF736; ``protocols/resharding.py``). Where neither side states its
-parameters or where a layout is not known, there is nothing to prove; HF738 says so where a layout is declared and no
-class has the method that states them.
+the parts tile the parameter on both sides, every rank can get what it needs (``protocols/tilings.py``). Elsewhere it
+proves the routes between them rank by rank (HF735, HF736; ``protocols/resharding.py``). If neither side states its
+parameters, or a layout is not known, there is nothing to prove. HF738 says so if a role declares a layout and no class
+has the method that states the parameters.
 """
 
 from __future__ import annotations
@@ -31,20 +31,25 @@ from hfdsl.check.rules.placement.slices import narrower
 from hfdsl.check.rules.weights.exported_parts import parts_of_unknown
 from hfdsl.check.rules.weights.stated_parameters import parameters_are_stated_once
 from hfdsl.check.rules.weights.sync_findings import other_count, side_labels, sync_finding
-from hfdsl.check.rules.weights.synced_parameters import dtypes_agree, names_agree, shapes_agree
+from hfdsl.check.rules.weights.synced_parameters import dtypes_agree, names_agree, shapes_agree, tied_shapes_agree
 from hfdsl.check.rules.weights.unused_layouts import unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
-from hfdsl.protocols.cuts import Cut
+from hfdsl.protocols.cuts import CANNOT_BE_CUT, Cut
 from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.resharding import Flaw, alike, flaws, routes
+from hfdsl.protocols.resharding import Flaw, alike, flaws, routes_of
 from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.protocols.tilings import tiles
 from hfdsl.types.numbers import divisors
 
 TENSOR_AXES: Final = frozenset({"tp", "gen_tp"})
 """The axes whose ranks compute with the slices that they hold."""
+
+CALLED_WITH: Final = "it is called with the mesh, and then with the arguments of the constructor, as these are placed"
+
+MOST_REASONS: Final = 4
+"""For how many reasons, at most, a finding says that parameters cannot be cut."""
 
 
 def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
@@ -73,36 +78,40 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
         constructor_parameters(role).bind(*side.placement.args, **side.placement.kwargs)
     except TypeError:
         return None  # HF516
+    notes: tuple[str, ...] = ()
     try:
         return side.layout()
     except HfError as error:
         problem, code = error.message, error.code if error.code == "HF734" else "HF739"
-    except Exception as error:  # noqa: BLE001  # a function of the user's
+    except Exception as error:  # noqa: BLE001  # a user's function
         problem, code = f"the layout of '{side.node.label}' raises {type(error).__name__}: {error}", "HF739"
+        notes = (CALLED_WITH,) if isinstance(error, TypeError) else ()
     return Finding(
         code,
         problem,
         Label(side.node.op.signature.span, f"declares it on {side.placement.mesh}"),  # type: ignore[union-attr]  # a call
         (Label(side.placement.span, f"'{side.role}' is placed here"),),
+        notes=notes,
     )
 
 
 def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
     pairs = list(sync.pairs(source, target))
+    unequal = list(tied_shapes_agree(sync, source, target))
     if sync.source.parameters and sync.target.parameters:
         yield from names_agree(sync, pairs, source, target)
-        unequal = [*shapes_agree(sync, pairs), *dtypes_agree(sync, pairs)]
-        yield from unequal
-        if unequal:
-            return
+        unequal += [*shapes_agree(sync, pairs), *dtypes_agree(sync, pairs)]
+    yield from unequal
+    if unequal:
+        return
     parameters = [parameter for _, parameter in pairs]
     groups = _alike(sync, parameters, source, target)
     representatives = [group[0] for group in groups] if groups else parameters
     layouts = {"exports": source, "loads": target}
-    uncut: dict[str, tuple[str, str]] = {
-        side.effect.kind: problem
+    uncut: dict[str, list[tuple[str, str]]] = {
+        side.effect.kind: problems
         for side in (sync.source, sync.target)
-        if (problem := _problem(layouts[side.effect.kind], representatives, side.placement.mesh)) is not None
+        if (problems := _problems(layouts[side.effect.kind], representatives, side.placement.mesh))
     }
     yield from _uncut(context, sync, uncut)
     if not uncut:
@@ -116,21 +125,26 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
 # -- cuts --------------------------------------------------------------------------------------------------------------
 
 
-def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, tuple[str, str]]) -> Iterator[Finding]:
-    """HF734: a parameter that a side cannot cut so on its mesh; the problem of each side that has one."""
+def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, list[tuple[str, str]]]) -> Iterator[Finding]:
+    """HF734: parameters that a side cannot cut so on its mesh; the problems of each side that has some."""
     for side in (sync.source, sync.target):
-        place, problem = side.placement, problems.get(side.effect.kind)
-        if problem is None or _reported(side):
+        place = side.placement
+        if side.effect.kind not in problems or _reported(side):
             continue
-        code, message = problem
+        (code, message), *others = problems[side.effect.kind]
         finding = Finding(
             code,
             f"'{side.node.label}' on {place.mesh}: {message}",
             Label(place.span, f"'{side.role}' has {place.mesh}"),
             side_labels(sync),
+            notes=tuple(f"nor can {_without_verb(also)}" for also_code, also in others if code == also_code == "HF734"),
         )
         nearby = sorted(divisors(place.pool.world_size), key=lambda size: abs(size - place.mesh.tp))
         yield with_suggestions(context, finding, narrower(context, {side.role: place}, nearby))
+
+
+def _without_verb(problem: str) -> str:
+    return problem.replace(CANNOT_BE_CUT, ": ", 1)
 
 
 def _reported(side: SyncSide) -> bool:
@@ -139,17 +153,21 @@ def _reported(side: SyncSide) -> bool:
     return any(size % side.placement.mesh.tp for size in sizes.values())
 
 
-def _problem(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> tuple[str, str] | None:
-    """The code and words of the first parameter that cannot be cut."""
+def _problems(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> list[tuple[str, str]]:
+    """The code and words of the first parameters that cannot be cut, one for each reason."""
+    problems = dict[str, tuple[str, str]]()
     for parameter in parameters:
         try:
             if not tiles(layout, parameter, mesh):
                 holdings(layout, parameter, mesh)
         except HfError as error:
-            return error.code, error.message
-        except Exception as error:  # noqa: BLE001  # a layout of the user's
-            return "HF739", f"its layout raises {type(error).__name__} for {parameter.name!r}: {error}"
-    return None
+            problems.setdefault(error.message.rpartition(CANNOT_BE_CUT)[2], (error.code, error.message))
+        except Exception as error:  # noqa: BLE001  # a user's layout
+            problem = f"its layout raises {type(error).__name__} for {parameter.name!r}: {error}"
+            problems.setdefault(type(error).__name__, ("HF739", problem))
+        if len(problems) == MOST_REASONS:
+            break
+    return list(problems.values())
 
 
 def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:
@@ -235,12 +253,9 @@ def _unproved(
     meshes = sync.source.placement.mesh, sync.target.placement.mesh
     failures = dict[tuple[str, str], list[tuple[Flaw, int]]]()
     doubtful = [
-        parameter
-        for group in groups
-        if not (tiles(source, group[0], meshes[0]) and tiles(target, group[0], meshes[1]))
-        for parameter in group
+        group for group in groups if not (tiles(source, group[0], meshes[0]) and tiles(target, group[0], meshes[1]))
     ]
-    for route in routes(doubtful, source, meshes[0], target, meshes[1]):
+    for route in routes_of(doubtful, source, meshes[0], target, meshes[1]):
         for kind, flaw in {(flaw.code, flaw.side): flaw for flaw in reversed(list(flaws(route)))}.items():
             failures.setdefault(kind, []).append((flaw, len(route.parameters)))
     for flawed in failures.values():

@@ -1,8 +1,8 @@
 """Rank 0 alone: weights that a method changes under ``Execute.RANK_ZERO``, while others read them on every rank.
 
 Take an engine of two ranks, whose ``load`` runs on rank 0 alone. After ``hf.sync`` rank 0 samples its rows from the
-trained weights and rank 1 from the initial ones, and the rows are joined as if one policy had made them. A call on all
-ranks that changes the same weights may broadcast them, so it silences the rule.
+trained weights and rank 1 from the initial ones, and the run joins the rows as if one policy had sampled them. A call
+on all ranks that changes the same weights may broadcast them, so it silences the rule.
 """
 
 from __future__ import annotations

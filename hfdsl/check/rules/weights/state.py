@@ -1,10 +1,11 @@
 """State: does every role that holds a copy of trained weights get them, and in time?
 
-The dataflow is one step of a loop. Its calls are simulated for a few steps, counting the updates of every
-trained state, and how many of them every copy has: what a copy lacks when it is read is its staleness.
+The dataflow is one step of a loop. The rule simulates its calls for a few steps, and counts the updates of every
+trained state, and how many of them every copy has. The updates that a copy lacks when a method reads it are its
+staleness.
 
 In front of a queue, a call is dispatched between two steps of the stage that updates and syncs, and the lag counts from
-the version at that time. So its copy has to be up to date at the end of a step, wherever the program reads it.
+the version at that time. So the call's copy must be up to date at the end of a step, wherever the program reads it.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def stated_problem(place: Placement[Any]) -> str | None:
         fact = role.state_parameters(*place.args, **place.kwargs)
     except HfError as error:
         return f"raises an error: {error.message}"
-    except Exception as error:  # noqa: BLE001  # a function of the user's
+    except Exception as error:  # noqa: BLE001  # a user's function
         return f"raises {type(error).__name__}: {error}"
     if not isinstance(fact, Mapping):
         return f"returns {brief(fact)}, expected a dict with a list of parameters for each state"

@@ -21,4 +21,4 @@ def side_labels(sync: WeightSync) -> tuple[Label, ...]:
 
 def other_count(count: int) -> str:
     """How many parameters have a mistake beside the first, as the end of a message."""
-    return f"; so do {count - 1} other parameter{'s' * (count > 2)}" if count > 1 else ""
+    return f"; the same holds for {count - 1} other parameter{'s' * (count > 2)}" if count > 1 else ""

@@ -1,6 +1,6 @@
 """Synced parameters: do both sides of a sync have the same parameters, by name, shape and dtype?
 
-A worked example, of which the first line is right::
+A worked example; only the first line is right::
 
     trainer exports         engine loads
     embed (32000, 512)      embed (32000, 512)
@@ -8,7 +8,7 @@ A worked example, of which the first line is right::
     head (32000, 512)       head (32064, 512)       HF732: pad rows are no part of a parameter
     up (512, 512)           up (512, 512) int8      HF733: a sync does not quantize
 
-A parameter that a layout ties to another one counts as present under the name of that one.
+A parameter that a layout ties to another one counts as present under the other one's name.
 """
 
 from __future__ import annotations
@@ -130,6 +130,23 @@ def shapes_agree(sync: WeightSync, pairs: ParameterPairs) -> Iterator[Finding]:
             f"{into.shape}{other_count(len(different))}",
             notes=(advice,),
         )
+
+
+def tied_shapes_agree(sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
+    """HF732: parameters that a side ties to each other have one shape, since they are one tensor."""
+    for side, layout in ((sync.source, source), (sync.target, target)):
+        by_name = {parameter.name: parameter for parameter in side.parameters}
+        pairs = [(tied, by_name.get(layout.stored_as(tied.name), tied)) for tied in side.parameters]
+        different = [(tied, stored) for tied, stored in pairs if tied.shape != stored.shape]
+        if different:
+            tied, stored = different[0]
+            yield sync_finding(
+                sync,
+                "HF732",
+                f"'{side.role}' ties {tied.name!r} to {stored.name!r}, and states the shapes {tied.shape} and "
+                f"{stored.shape}{other_count(len(different))}",
+                notes=("tied parameters are one tensor, of one shape",),
+            )
 
 
 def dtypes_agree(sync: WeightSync, pairs: ParameterPairs) -> Iterator[Finding]:

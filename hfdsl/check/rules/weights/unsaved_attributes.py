@@ -12,17 +12,26 @@ A worked example, a reward that is centered by its running mean, beside an actor
             return Scores(reward=raw - self.mean)
 
 A run that continues from a checkpoint of step 1000 has the actor's weights of that step, and a mean of 0.0. Without
-``state()`` no role says what belongs to a checkpoint, so the rule speaks only where a role of the dataflow has one; a
-role that trains without ``state()`` cannot be saved at all (HF908). ``kept_attributes.py`` says what a change is.
+``state()`` no role says what belongs to a checkpoint, so the rule checks only dataflows in which some role has one. A
+role that trains without ``state()`` cannot be saved at all (HF908). ``kept_attributes.py`` says what counts as a
+change.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from hfdsl.check.bodies.kept_attributes import KeptChange, kept_changes, mentioned, methods_of, reached
+from hfdsl.check.bodies.kept_attributes import (
+    KeptChange,
+    kept_changes,
+    mentioned,
+    methods_of,
+    overridden,
+    reached,
+)
+from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import span_of
@@ -71,13 +80,27 @@ def _saved(kind: type) -> set[str] | None:
         return set()
     methods, saved = methods_of(kind), list[set[str]]()
     for name in STATES:
-        own = reached(methods, [name])
+        own = _with_bases(kind, reached(methods, [name]))
+        if own is None:
+            return None
         names = {n.id for m in own for n in ast.walk(m.definition) if isinstance(n, ast.Name)}
         attributes = {attribute for method in own for attribute in mentioned(method.definition)}
         if not own or not ALL_OF_SELF.isdisjoint(names | attributes):
             return None
         saved.append(attributes)
     return saved[0] & saved[1]
+
+
+def _with_bases(kind: type, own: Sequence[ReadFunction]) -> list[ReadFunction] | None:
+    """Methods, and those of bases that they call by ``super()``; None if one of them cannot be read."""
+    methods, of_all = methods_of(kind), [*own]
+    for method in own:
+        of_bases = overridden(kind, method)
+        if of_bases is None:
+            return None
+        for base in of_bases:
+            of_all += [base, *reached(methods, mentioned(base.definition))]
+    return of_all
 
 
 def _finding(role: str, kind: type, change: KeptChange, called: dict[str, Node]) -> Finding:

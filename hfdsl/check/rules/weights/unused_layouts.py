@@ -1,4 +1,4 @@
-"""Layouts of which nothing comes: no role states the parameters, or those that they cut, or they are not known."""
+"""Layouts without effect: no role states the parameters, or those that they cut, or they are not known."""
 
 from __future__ import annotations
 
@@ -132,6 +132,7 @@ def _unmatched(layout: object, mesh: Mesh, names: Sequence[str], role: str) -> I
         case Composed():
             parts = layout.layouts
         case Tied():
+            yield from _misspelled_ties(layout, names, role)
             names = [*names, *map(layout.stored_as, names)]
             parts = (layout.layout,)
         case Generation():
@@ -183,6 +184,22 @@ def _misspelled_patterns(
                     chosen = "no pattern matches" if user is None else f"{user!r} matches"
                     yield f"{problem}; {chosen} {name!r}", f"{pattern!r} and {name!r} differ by a letter"
                     return
+
+
+def _misspelled_ties(layout: Tied, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
+    """A tied name, or that of its stored parameter, which differs by a letter from one that a parameter has.
+
+    Other names may be those of another side's parameters, or of what a rank returns.
+    """
+    for tied in dict.fromkeys((*layout.names, *layout.names.values())):
+        mended = () if tied in names else _mended(tied)
+        near = next((name for _, pattern in mended for name in names if fnmatchcase(name, pattern)), None)
+        if near is not None:
+            yield (
+                f"ties {tied!r}, but {role} states no parameter of that name",
+                f"{tied!r} and {near!r} differ by a letter",
+            )
+            return
 
 
 def _mended(pattern: str) -> Iterator[tuple[str, str]]:

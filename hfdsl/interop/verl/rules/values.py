@@ -65,7 +65,7 @@ USED_WITH = {
 """Switches of choices that are not read without them."""
 
 ADDED_BY = {f"{ROLLOUT}.checkpoint_engine.backend": f"{ROLLOUT}.checkpoint_engine.custom_backend_module"}
-"""Keys of modules of the user's own, which add to choices."""
+"""Keys of users' modules, which add to choices."""
 
 STRATEGIES = {"FSDP": FSDP, "Mcore": ("megatron",), "VeOmni": ("veomni",)}
 """The strategies of an engine, by the beginning of the names of its classes."""
@@ -145,7 +145,7 @@ def estimator_is_known(c: Configuration) -> Iterator[Problem]:
     """The advantage estimator is one that verl registers."""
     key, brings_code = "algorithm.adv_estimator", ("external_lib", "custom_cls.path")
     if any(k.endswith(brings_code) and c.known(k) for k in (*c.explicit, f"{MODEL}.external_lib")):
-        return  # a module of the user's own, which may register others
+        return  # a user's module, which may register others
     value = c.value(key)
     if value not in ESTIMATORS:
         near = _near(str(value), ESTIMATORS)

@@ -61,7 +61,7 @@ def model_keys_are_read(subject: Subject) -> Iterator[Finding]:
 
 
 def model_types_exist(subject: Subject) -> Iterator[Finding]:
-    """The type of a new model is no misspelled one of transformers, to which a module of the user's may add types."""
+    """The type of a new model is no misspelled type of transformers, to which a user's module may add types."""
     for field, model in subject.parts(ModelConfig):
         name, types = (model.config or {}).get("model_type"), _types()
         if not isinstance(name, str) or model.path is not None or not _is_of_ready_role(subject, field):
@@ -144,7 +144,7 @@ def _is_of_ready_role(subject: Subject, field: str) -> bool:
 
 
 def _is_registered(model_type: str) -> bool:
-    """Whether a module of the user's has added a type to transformers, which it has imported then."""
+    """Whether a user's module has added a type to transformers, which it has imported then."""
     registry = sys.modules.get("transformers.models.auto.configuration_auto")
     return registry is not None and model_type in registry.CONFIG_MAPPING
 

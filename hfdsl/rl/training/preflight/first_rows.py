@@ -17,7 +17,7 @@ from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source
 from hfdsl.rl.hub import cached_snapshot
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.types.batches import closest, nearest
-from hfdsl.types.foreign_text import parse_json, parse_object
+from hfdsl.types.foreign_text import json_problem, parse_json, parse_object
 
 FIRST_ROWS = 16
 LONGEST_LINE = 1 << 20
@@ -79,7 +79,7 @@ def _json_lines(path: Path) -> Sample:
             try:
                 row = parse_json(line)
             except ValueError as error:  # of JSON or UTF-8
-                problems.append(f"{path}:{number}: not JSON: {error}")
+                problems.append(f"{path}:{number}: not JSON: {json_problem(error)}")
                 continue
             if isinstance(row, dict):
                 rows.append((f"{path}:{number}", row))

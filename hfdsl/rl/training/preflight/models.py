@@ -27,9 +27,13 @@ def models_fit_tokens(subject: Subject) -> Iterator[Finding]:
             roles.append(role)
             models.append(model)
     for mismatch in mismatches(config, roles, facts.tokens, facts.end):
-        related = {mismatch.against: mismatch.because} if mismatch.against else None
-        changes = () if mismatch.value is None else (SetField(mismatch.field, mismatch.value),)
-        yield subject.finding(mismatch.code, mismatch.message, mismatch.field, related=related, changes=changes)
+        yield subject.finding(
+            mismatch.code,
+            mismatch.message,
+            mismatch.field,
+            related=mismatch.against,
+            changes=() if mismatch.value is None else (SetField(mismatch.field, mismatch.value),),
+        )
 
 
 def weights_fit_configurations(subject: Subject) -> Iterator[Finding]:

@@ -194,7 +194,7 @@ def _no_function(node: ast.AST, text: str) -> str | None:
             shown = ast.unparse(value)
             return f"'{text}' is no function, but {shown if len(shown) <= MAX_SHOWN else f'{shown[:MAX_SHOWN]}...'}"
         case ast.AsyncFunctionDef(decorator_list=[]):
-            return f"'{text}' is an async function: a call returns a coroutine, which nobody awaits"
+            return f"'{text}' is an async function: a call returns a coroutine, which is never awaited"
         case ast.FunctionDef(decorator_list=[]) if _yields(node.body):
             return f"'{text}' is a generator: a call returns an iterator, not what it yields"
     return None

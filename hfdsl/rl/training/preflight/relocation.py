@@ -26,7 +26,12 @@ INSTALLED = {"site-packages", "dist-packages"}
 DECIDING: Mapping[str, tuple[str, ...]] = {
     "HF352": ("options.epochs",),
     "HF360": ("options.rows",),
+    "HF744": ("options.lag",),
+    "HF745": ("options.lag",),
     "HF749": ("options.lag",),
+    "HF754": ("options.lag",),
+    "HF756": ("options.lag",),
+    "HF759": ("options.lag",),
     "HF943": ("options.loss.correction", "options.loss"),
     "HF946": ("options.loss",),
     "HF947": ("options.loss",),
@@ -73,8 +78,6 @@ def _relocated(finding: Finding, loaded: Loaded, sizes: Mapping[str, str], table
     field_name = next(_fields(finding, loaded, sizes, table))
     if primary.span == NOWHERE:
         return replace(finding, primary=loaded.places.label(field_name, primary.text))
-    if loaded.places.change(field_name):
-        return finding
     return replace(
         finding,
         primary=loaded.places.label(field_name),

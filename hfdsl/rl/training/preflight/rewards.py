@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hfdsl.check.findings import Finding
+from hfdsl.check.rules.learning.equal_scores import message
 from hfdsl.rl.data.sources import ReasoningGym
 from hfdsl.rl.data.tokenizers import Characters
 from hfdsl.rl.training.preflight.gym import dataset_names
@@ -13,7 +14,8 @@ from hfdsl.rl.training.preflight.names import NameProblem, problem_in_sources, p
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
-from hfdsl.rl.workers.config import JudgeConfig, VerifierConfig
+from hfdsl.rl.workers.config import JudgeConfig, RewardConfig, VerifierConfig
+from hfdsl.rl.workers.reward import equal_scores
 from hfdsl.types.batches import closest, nearest
 
 
@@ -30,7 +32,7 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
             changes = (SetField(f"{field}.dataset", candidate),) if candidate else ()
             yield subject.finding("HF812", message, f"{field}.dataset", changes=changes)
         if isinstance(verifier.function, str):
-            yield from _function(subject, verifier.function, f"{field}.function", 2, "score(response, row)")
+            yield from _function(subject, verifier.function, f"{field}.function", 2, "score(response, task)")
         yield from _decoder(subject, verifier.tokenizer, f"{field}.tokenizer")
     for field, judge in subject.parts(JudgeConfig):
         yield from _decoder(subject, judge.tokenizer, f"{field}.tokenizer")
@@ -64,6 +66,19 @@ def _scored_sources(subject: Subject, role: str) -> Iterator[tuple[str, str, Rea
             yield words, field, source
 
 
+def reward_models_have_heads(subject: Subject) -> Iterator[Finding]:
+    """HF967: the files of a reward model, which learns nothing in this run, have its head."""
+    for field, reward in subject.parts(RewardConfig):
+        why = equal_scores(reward)
+        if why is not None:
+            yield subject.finding(
+                "HF967",
+                message(field, why),
+                f"{field}.model",
+                notes=("a dataflow with a RewardLearner trains one, and 'hfdsl export' saves it with its head",),
+            )
+
+
 def rules_are_in_the_sources(subject: Subject) -> Iterator[Finding]:
     """The function of a verifier is where its configuration says, as far as its file comes with the configuration."""
     for field, verifier in subject.parts(VerifierConfig):
@@ -71,7 +86,7 @@ def rules_are_in_the_sources(subject: Subject) -> Iterator[Finding]:
         if isinstance(verifier.function, str):
             folder = Path(subject.label(place).span.file).parent
             problem = problem_in_sources(verifier.function, 2, folder)
-            yield from _reported(subject, problem, place, "score(response, row)")
+            yield from _reported(subject, problem, place, "score(response, task)")
 
 
 def alphabets_agree(subject: Subject) -> Iterator[Finding]:

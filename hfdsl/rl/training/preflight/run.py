@@ -39,7 +39,12 @@ from hfdsl.rl.training.preflight.numbers import (
 )
 from hfdsl.rl.training.preflight.obstacles import roles_can_be_constructed
 from hfdsl.rl.training.preflight.packages import packages_are_installed, sinks_have_access
-from hfdsl.rl.training.preflight.rewards import alphabets_agree, rules_are_in_the_sources, rules_are_there
+from hfdsl.rl.training.preflight.rewards import (
+    alphabets_agree,
+    reward_models_have_heads,
+    rules_are_in_the_sources,
+    rules_are_there,
+)
 from hfdsl.rl.training.preflight.schedules import rates_suit_saved_weights, schedules_fit_the_run, small_steps_count
 from hfdsl.rl.training.preflight.sharding import shards_have_processes
 from hfdsl.rl.training.preflight.sources import data_can_be_read, evaluations_have_rows, prompts_differ
@@ -108,6 +113,7 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     prompts_have_a_template,
     responses_end_by_default,
     rules_are_there,
+    reward_models_have_heads,
 )
 """Checks of the files and packages of this machine."""
 

@@ -261,8 +261,9 @@ def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> 
         files = sorted(path.glob("*.jsonl"))
         return reads if saved else renamed_path(f"{field}.path", files if len(files) == 1 else [])
     if path.is_file():
-        is_readable = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.stat().st_size
-        return reads if is_readable else ((), "")
+        # Another reader of JSON lines would fail at the same line.
+        is_other = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.suffix != ".jsonl"
+        return reads if is_other and path.stat().st_size else ((), "")
     paths = near_paths(subject, path)
     if isinstance(source, JsonLines) and not paths and hub_dataset(source.path) is not None:
         return reads[0], 'kind = "Dataset" reads data sets on the Hugging Face hub'

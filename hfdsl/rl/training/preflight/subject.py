@@ -87,7 +87,7 @@ class Subject:
         return replace(finding, notes=(*finding.notes, advice)) if advice else finding
 
     def parts(self, kind: type[T]) -> Iterator[tuple[str, T]]:
-        """All parts of the configuration of a class, with their fields, except in tables of the user's own roles.
+        """All parts of the configuration of a class, with their fields, except in tables of users' roles.
 
         Only the constructor of such a role knows what it does with its configuration.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,12 @@ from hfdsl.rl.workers.slicing import model_config
 
 @dataclass(frozen=True, slots=True)
 class ModelMismatch:
-    """A number of a model that contradicts one of the run: the fields of both, and the reason."""
+    """A number of a model that contradicts others of the run: its field, and the others with what they say."""
 
     code: str
     message: str
     field: str
-    against: str
-    because: str
+    against: Mapping[str, str]
     value: int | None
     """The value that the field would need, if the model is a new one."""
 
@@ -48,8 +47,7 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                 code="HF904",
                 message=f"the tokenizer has {tokens} tokens, and the model of '{role}' has vocab_size = {words}",
                 field=f"{field}.config.vocab_size",
-                against="data.tokenizer",
-                because=f"it has {tokens} tokens",
+                against={"data.tokenizer": f"it has {tokens} tokens"},
                 value=tokens if model.path is None else None,
             )
         if longest is not None and length > longest:
@@ -57,8 +55,7 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                 code="HF903",
                 message=f"P + R = {length} tokens are more than the {longest} that the model of '{role}' takes",
                 field=f"{field}.config.max_position_embeddings",
-                against="dims",
-                because=f"P + R = {length}",
+                against={f"dims.{dim}": f"{dim} = {config.dims[dim]}" for dim in ("P", "R") if dim in config.dims},
                 value=length if model.path is None else None,
             )
         end_tokens = ends if isinstance(ends, list) else [ends]
@@ -70,8 +67,7 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                     f"eos_token_id = {ends}"
                 ),
                 field=f"{field}.config.eos_token_id",
-                against="data.tokenizer",
-                because=f"it ends a response with {end}",
+                against={"data.tokenizer": f"it ends a response with {end}"},
                 value=end,
             )
 

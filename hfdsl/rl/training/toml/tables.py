@@ -103,7 +103,7 @@ def with_changes(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -
     for change in changes:
         name, sign, text = change.partition("=")
         if not sign or not name:
-            raise ConfigError("HF901", f"a change is FIELD=VALUE, such as seed=1, got '{change}'")
+            raise ConfigError("HF901", f"a change is FIELD=VALUE, such as seed=1, got '{change}'", name)
         if not text.isascii() and not is_unicode(text):
             raise ConfigError("HF901", f"{name}: a value is Unicode, got {text!r}")
         if _reference_above(result, name.strip().split(".")):

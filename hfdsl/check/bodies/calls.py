@@ -1,0 +1,61 @@
+"""Calls in a body, by their syntax: arguments, defaults, and the functions that a body defines itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.sources import Function
+
+NO_GRADIENT: Final = frozenset({"inference_mode", "no_grad"})
+"""Names of torch for computing without gradients, as a block or as a decorator."""
+
+GRADIENT: Final = frozenset({"enable_grad", "set_grad_enabled"})
+"""Names of torch for computing with gradients within such a block."""
+
+UNPLAIN: Final = (ast.Await, ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)
+"""The parts of a function that does more than return a value."""
+
+
+def filled(partial: ast.Call, call: ast.Call) -> ast.Call:
+    """The call of a function that ``functools.partial`` has given some arguments, with all of them."""
+    function, *arguments = partial.args
+    given = {keyword.arg for keyword in call.keywords}
+    kept = [keyword for keyword in partial.keywords if keyword.arg not in given]
+    return ast.copy_location(ast.Call(function, [*arguments, *call.args], [*kept, *call.keywords]), call)
+
+
+def is_without_gradient(expression: ast.expr) -> bool:
+    """Whether a context, or a decorator, is that of torch for computing without gradients."""
+    return last_name(expression.func if isinstance(expression, ast.Call) else expression) in NO_GRADIENT
+
+
+def enables_gradient(block: Sequence[ast.stmt]) -> bool:
+    """Whether something in a block may compute with gradients although the block does not."""
+    return any(last_name(node) in GRADIENT for statement in block for node in ast.walk(statement))
+
+
+def defaults(definition: Function) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters of a function that have a default, each with it."""
+    positional = (*definition.args.posonlyargs, *definition.args.args)
+    with_default = positional[len(positional) - len(definition.args.defaults) :]
+    yield from zip((argument.arg for argument in with_default), definition.args.defaults, strict=True)
+    for argument, default in zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True):
+        if default is not None:
+            yield argument.arg, default
+
+
+@lru_cache(maxsize=1024)
+def local_function(name: str, node: ast.FunctionDef | ast.Lambda) -> Mapping[str, Function]:
+    """By its name a function that a body defines, or a lambda as one; nothing for a decorated one, or a generator."""
+    if isinstance(node, ast.Lambda):
+        returned = ast.copy_location(ast.Return(node.body), node.body)
+        definition = ast.copy_location(ast.FunctionDef(name, node.args, [returned], []), node)
+    else:
+        definition = node
+    is_plain = all(map(is_without_gradient, definition.decorator_list))
+    is_whole = is_plain and not any(isinstance(part, UNPLAIN) for part in ast.walk(definition))
+    return {name: definition} if is_whole else {}
