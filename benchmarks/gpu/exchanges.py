@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -159,6 +160,44 @@ def row(shown: bool, model: str, way: str, received: int, duration: float, more:
         print(f"{model:6} {size:>10}  {way:36} {duration * 1e3:9.2f} ms {speed:>11}  {more}", flush=True)
 
 
+# -- by bare actors of Ray ---------------------------------------------------------------------------------------------
+
+
+class BareActor:
+    """An actor of Ray without hfdsl: one of two that broadcast the bytes of a model at once."""
+
+    def __init__(self, rank: int, port: int, size: int) -> None:
+        address = f"tcp://127.0.0.1:{port}"
+        dist.init_process_group("nccl" if GPUS else "gloo", init_method=address, rank=rank, world_size=2)
+        self.bytes = torch.zeros(size, dtype=torch.uint8, device=DEVICE)
+
+    def broadcast(self) -> None:
+        dist.broadcast(self.bytes, 0)
+
+    def waited(self) -> int:
+        """What stands for the two calls of ``synced`` whose results a step returns."""
+        wait()
+        return 0
+
+
+def by_ray(name: str, times: int) -> None:
+    """The same messages as a step of ``synced``, from a driver that plans and checks nothing."""
+    size = SIZES[name].bytes
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    actors = [ray.remote(BareActor).options(num_gpus=int(GPUS)).remote(rank, port, size) for rank in range(2)]
+
+    def step() -> None:
+        for actor in actors:
+            actor.broadcast.remote()
+        ray.get([actor.waited.remote() for actor in actors])
+
+    row(True, name, "one broadcast, by bare actors of Ray", size, seconds(step, times, lambda: None))
+    for actor in actors:
+        ray.kill(actor)
+
+
 # -- by schedule -------------------------------------------------------------------------------------------------------
 
 WAYS = {
@@ -238,6 +277,8 @@ def compare(arguments: argparse.Namespace, port: int) -> None:
             print("by hand: not done in time", flush=True)
             process.kill()
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    for name in ["empty", *names] if not arguments.no_raw else []:
+        by_ray(name, times)
     for way in arguments.ways:
         for name in ["empty", *names]:
             if not WAYS[way][1] and SIZES[name].bytes > STORED_BYTES:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TypeAlias
 
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 
@@ -36,7 +37,7 @@ def _places(file: str) -> _Places:
     except SyntaxError:
         return _Places()
     places = _Places(tree=tree)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call):
             places.calls.setdefault((node.lineno, node.col_offset, node.end_col_offset), node)
         elif isinstance(node, Function):
@@ -141,16 +142,16 @@ def index_in_loop(span: Span) -> tuple[str, Span] | None:
     None if the name is assigned twice, or if no such loop can be found.
     """
     tree = _places(span.file).tree
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)] if tree is not None else []
+    assigned = [node for node in nodes_of(tree) if isinstance(node, ast.Assign)] if tree is not None else []
     pairs = [pair for node in assigned for target in node.targets for pair in assigned_pairs(target, node.value)]
     names = [target.id for target, value in pairs if isinstance(target, ast.Name) and _is_at(value, span)]
     if len(names) != 1 or tree is None:
         return None
     [name] = names
-    for function in (node for node in ast.walk(tree) if isinstance(node, Function)):
+    for function in (node for node in nodes_of(tree) if isinstance(node, Function)):
         if function.lineno <= span.line <= (function.end_lineno or 0):
-            stores = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and _is_stored(n)]
-            entries = [entry for loop in ast.walk(function) for entry in _fixed_entries(loop, name)]
+            stores = [n for n in nodes_of(function) if isinstance(n, ast.Name) and n.id == name and _is_stored(n)]
+            entries = [entry for loop in nodes_of(function) for entry in _fixed_entries(loop, name)]
             if len(stores) == 1 and entries:
                 return name, span_of(span.file, entries[0])
     return None
@@ -182,9 +183,9 @@ def _fixed_entries(loop: ast.AST, name: str) -> list[ast.Subscript]:
             parts = [element]
         case _:
             return []
-    if not any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(iterated)):
+    if not any(isinstance(node, ast.Name) and node.id == name for node in nodes_of(iterated)):
         return []
-    subscripts = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Subscript)]
+    subscripts = [node for part in parts for node in nodes_of(part) if isinstance(node, ast.Subscript)]
     return [s for s in subscripts if isinstance(s.value, ast.Name) and s.value.id == name and _is_number(s.slice)]
 
 
@@ -197,7 +198,7 @@ def return_span(function: Span) -> Span:
     """The only ``return`` of the ``def`` at ``function``; the ``def`` itself if there are several."""
     definition = _places(function.file).functions.get(function.line)
     returned = (
-        [n.value for n in ast.walk(definition) if isinstance(n, ast.Return) and n.value is not None]
+        [n.value for n in nodes_of(definition) if isinstance(n, ast.Return) and n.value is not None]
         if definition
         else []
     )

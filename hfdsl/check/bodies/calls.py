@@ -9,6 +9,7 @@ from typing import Final
 
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.sources import Function
+from hfdsl.check.syntax_trees import nodes_of
 
 NO_GRADIENT: Final = frozenset({"inference_mode", "no_grad"})
 """Names of torch for computing without gradients, as a block or as a decorator."""
@@ -35,7 +36,7 @@ def is_without_gradient(expression: ast.expr) -> bool:
 
 def enables_gradient(block: Sequence[ast.stmt]) -> bool:
     """Whether something in a block may compute with gradients although the block does not."""
-    return any(last_name(node) in GRADIENT for statement in block for node in ast.walk(statement))
+    return any(last_name(node) in GRADIENT for statement in block for node in nodes_of(statement))
 
 
 def defaults(definition: Function) -> Iterator[tuple[str, ast.expr]]:
@@ -57,5 +58,5 @@ def local_function(name: str, node: ast.FunctionDef | ast.Lambda) -> Mapping[str
     else:
         definition = node
     is_plain = all(map(is_without_gradient, definition.decorator_list))
-    is_whole = is_plain and not any(isinstance(part, UNPLAIN) for part in ast.walk(definition))
+    is_whole = is_plain and not any(isinstance(part, UNPLAIN) for part in nodes_of(definition))
     return {name: definition} if is_whole else {}

@@ -24,6 +24,7 @@ from typing import Final
 from hfdsl.check.bodies.names import value_of
 from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.bodies.syntax import definition_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.protocols.worker import Worker
 
 GROWS: Final = frozenset({"add", "append", "appendleft", "extend", "insert"})
@@ -83,7 +84,7 @@ def reached(methods: Mapping[str, ReadFunction], names: Iterable[str]) -> list[R
 def overridden(kind: type, method: ReadFunction) -> list[ReadFunction] | None:
     """The methods of bases that a method calls by ``super()`` or by a class; None if one of them cannot be read."""
     name, read = method.definition.name, list[ReadFunction]()
-    named = (node for node in ast.walk(method.definition) if isinstance(node, ast.Attribute) and node.attr == name)
+    named = (node for node in nodes_of(method.definition) if isinstance(node, ast.Attribute) and node.attr == name)
     if all(map(_own, named)):
         return []
     for base in kind.__mro__:
@@ -99,7 +100,7 @@ def overridden(kind: type, method: ReadFunction) -> list[ReadFunction] | None:
 
 def mentioned(code: ast.AST) -> list[str]:
     """The attributes of ``self`` that code mentions."""
-    return [node.attr for node in ast.walk(code) if isinstance(node, ast.Attribute) and _own(node)]
+    return [node.attr for node in nodes_of(code) if isinstance(node, ast.Attribute) and _own(node)]
 
 
 def kept_changes(kind: type, called: Sequence[str], *, depth: int = 1) -> Iterator[KeptChange]:
@@ -157,7 +158,7 @@ def _constructed(methods: Mapping[str, ReadFunction]) -> dict[str, _Built]:
     """The values of attributes as constructors make them."""
     built = dict[str, _Built]()
     for method in reached(methods, ["__init__"]):
-        for node in ast.walk(method.definition):
+        for node in nodes_of(method.definition):
             match node:
                 case ast.Assign([ast.Attribute(ast.Name("self"), name)], value) | ast.AnnAssign(
                     ast.Attribute(ast.Name("self"), name), _, ast.expr() as value
@@ -171,7 +172,7 @@ def _constructed(methods: Mapping[str, ReadFunction]) -> dict[str, _Built]:
 def _changes(method: ReadFunction, built: Mapping[str, _Built], depth: int) -> Iterator[tuple[str, ast.expr]]:
     """The attributes that a method makes of their old values, and where."""
     parts = _loop_variables(method.definition)
-    for node in ast.walk(method.definition):
+    for node in nodes_of(method.definition):
         match node:
             case ast.AugAssign(target, _, value) if (name := _attribute(target)) and not _is_clock(value):
                 yield name, target
@@ -205,7 +206,7 @@ def _is_collection(built: _Built) -> bool:
 
 
 def _is_clock(value: ast.expr) -> bool:
-    calls = (node.func for node in ast.walk(value) if isinstance(node, ast.Call))
+    calls = (node.func for node in nodes_of(value) if isinstance(node, ast.Call))
     return any(isinstance(call, (ast.Name, ast.Attribute)) and _last(call) in CLOCKS for call in calls)
 
 
@@ -228,7 +229,7 @@ def _root(expression: ast.expr) -> str:
 
 def _combines(value: ast.expr, name: str) -> bool:
     """Whether an expression computes a new value of an attribute from the old one."""
-    for node in ast.walk(value):
+    for node in nodes_of(value):
         match node:
             case ast.BinOp():
                 operands = [node.left, node.right]
@@ -244,7 +245,7 @@ def _combines(value: ast.expr, name: str) -> bool:
 def _loop_variables(definition: ast.AST) -> dict[str, str]:
     """By variable of a loop over the parameters of an attribute that attribute."""
     variables = dict[str, str]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.For(ast.Tuple(targets), ast.Call(ast.Name("zip"), iterated)):
                 pairs = [*zip(targets, iterated, strict=False)]
@@ -266,7 +267,7 @@ def _resets(definition: ast.AST, attribute: str) -> bool:
             case ast.If(test) if attribute in mentioned(test):
                 return False
             case ast.Assign(targets, value):
-                stored = (node for target in targets for node in ast.walk(target) if _is_stored(node))
+                stored = (node for target in targets for node in nodes_of(target) if _is_stored(node))
                 return any(name == attribute for node in stored for name in mentioned(node)[:1]) and (
                     attribute not in mentioned(value)
                 )

@@ -19,6 +19,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
 from hfdsl.check.sources import Function
+from hfdsl.check.syntax_trees import nodes_of
 
 MISSING: Final = object()
 """The value of a name that has none."""
@@ -26,14 +27,14 @@ MISSING: Final = object()
 
 def parameter_names(definition: Function) -> tuple[str, ...]:
     """The names of the parameters of a function."""
-    return tuple(node.arg for node in ast.walk(definition.args) if isinstance(node, ast.arg))
+    return tuple(node.arg for node in nodes_of(definition.args) if isinstance(node, ast.arg))
 
 
 @lru_cache(maxsize=1024)
 def local_names(definition: Function) -> frozenset[str]:
     """The names that a function, or one within it, sets itself."""
     names = set[str]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Name(name, ast.Store() | ast.Del()) | ast.arg(name) | ast.FunctionDef(name) | ast.ClassDef(name):
                 names.add(name)
@@ -48,7 +49,7 @@ def local_names(definition: Function) -> frozenset[str]:
 def imported_names(definition: Function) -> Mapping[str, str]:
     """The full name of each name that a function imports."""
     full_names = dict[str, str]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Import(aliases):
                 full_names |= {alias.asname: alias.name for alias in aliases if alias.asname}

@@ -19,6 +19,7 @@ from typing import Final
 
 from hfdsl.check.bodies.role_code import ReadFunction, code_of
 from hfdsl.check.bodies.row_tensors import functions
+from hfdsl.check.syntax_trees import nodes_of
 
 DRAWS: Final = functions("Categorical argmax cumsum gumbel_softmax multinomial topk")
 """Functions that choose tokens."""
@@ -39,12 +40,12 @@ def _sampled_with(function: ReadFunction) -> Iterator[str]:
     if DRAWS.isdisjoint(function.names):
         return
     calls = dict[str, set[str]]()
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         match node:
             case ast.Assign([ast.Name(name)], value):
                 model = _model(value)
                 calls.setdefault(name, set()).add(model)
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         match node:
             case ast.Subscript(source, index) if ast.unparse(index).strip("()") in LAST:
                 models = {_model(source)} if not isinstance(source, ast.Name) else calls.get(source.id, {""})

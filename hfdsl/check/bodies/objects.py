@@ -26,6 +26,7 @@ from hfdsl.check.bodies.calls import enables_gradient, is_without_gradient
 from hfdsl.check.bodies.role_code import is_of_user
 from hfdsl.check.bodies.syntax import assigned_names, definition_of, is_decorated, resolved
 from hfdsl.check.sources import Function
+from hfdsl.check.syntax_trees import nodes_of
 
 SAME_OBJECT: Final = frozenset(
     {"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_", "to", "train"}
@@ -183,10 +184,10 @@ def kept_values(kind: type) -> Mapping[str, KeptValue] | None:
             return None
         made = {
             id(target): _made(function, definition, value)
-            for node in ast.walk(definition)
+            for node in nodes_of(definition)
             for target, value in _assignment(node)
         }
-        for node in ast.walk(definition):
+        for node in nodes_of(definition):
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and _is_own(node):
                 value = made.get(id(node))
                 if kept.setdefault(node.attr, value) != value:
@@ -228,7 +229,7 @@ def choice_of(node: ast.expr, resolve: Callable[[ast.expr], object]) -> Function
         case ast.Subscript(owner, key) | ast.Call(ast.Attribute(owner, "get"), [key]):
             return _entries(resolve(owner), key)
         case ast.Call(function) if (getter := function_of_user(resolve(function))) is not None:
-            match [part.value for part in ast.walk(getter.definition) if isinstance(part, ast.Return)]:
+            match [part.value for part in nodes_of(getter.definition) if isinstance(part, ast.Return)]:
                 case [ast.Subscript(owner, key)]:
                     return _entries(resolved(getter.body, getter.definition, owner), key)
     return NO_CHOICE
@@ -252,10 +253,10 @@ def given_values(role: type, arguments: Mapping[str, object]) -> Mapping[str, Ke
     definition = definition_of(constructor) if isinstance(constructor, FunctionType) else None
     if definition is None:
         return {}
-    nodes = [node for _, code in _functions(role) for node in ast.walk(code)]
+    nodes = [node for _, code in _functions(role) for node in nodes_of(code)]
     stores = [node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)]
     values = dict[str, KeptValue]()
-    for target, value in (pair for node in ast.walk(definition) for pair in _assignment(node)):
+    for target, value in (pair for node in nodes_of(definition) for pair in _assignment(node)):
         if isinstance(target, ast.Attribute) and _is_own(target) and isinstance(value, ast.Name):
             is_certain = stores.count(target.attr) == 1 and value.id not in assigned_names(definition)
             values[target.attr] = _given(arguments.get(value.id)) if is_certain else None
@@ -282,7 +283,7 @@ def _functions(kind: type) -> Iterator[tuple[FunctionType, Function]]:
 @lru_cache(maxsize=256)
 def _set_elsewhere(root: type) -> frozenset[str]:
     """The attributes that a role sets of anything but itself."""
-    nodes = (node for _, definition in _functions(root) for node in ast.walk(definition))
+    nodes = (node for _, definition in _functions(root) for node in nodes_of(definition))
     stores = (n for n in nodes if isinstance(n, ast.Attribute) and not isinstance(n.ctx, ast.Load) and not _is_own(n))
     return frozenset(node.attr for node in stores)
 
@@ -294,6 +295,6 @@ def _is_own(node: ast.Attribute) -> bool:
 @lru_cache(maxsize=256)
 def _names(definition: Function) -> frozenset[str]:
     """All names and attributes in a function."""
-    nodes = [*ast.walk(definition)]
+    nodes = [*nodes_of(definition)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return frozenset(names | {node.attr for node in nodes if isinstance(node, ast.Attribute)})

@@ -9,6 +9,7 @@ from itertools import chain
 
 from hfdsl.check.bodies.names import parameter_names
 from hfdsl.check.bodies.role_code import ReadFunction, RoleCode
+from hfdsl.check.syntax_trees import nodes_of
 
 
 def steps_of(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Call]]:
@@ -16,7 +17,7 @@ def steps_of(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Ca
     made = frozenset(made_by_torch(code))
     for function in code.reached(method) if made else ():
         optimizers = made.union(optimizer_parameters(function))
-        for node in ast.walk(function.definition):
+        for node in nodes_of(function.definition):
             if isinstance(node, ast.Call) and is_step(node, optimizers):
                 yield function, node
 
@@ -39,7 +40,7 @@ def made_by_torch(code: RoleCode, *, schedules: bool = False) -> Mapping[str, tu
     """By name the optimizers of torch that code makes, or the schedules of their rates, with the calls that do."""
     made = dict[str, tuple[ReadFunction, ast.Call]]()
     for function in chain.from_iterable(code.functions.values()):
-        for node in ast.walk(function.definition):
+        for node in nodes_of(function.definition):
             match node:
                 case ast.Assign([target], ast.Call() as call) | ast.AnnAssign(target, _, ast.Call() as call):
                     path = function.path(call.func).split(".")

@@ -24,6 +24,7 @@ from typing import Any, Final
 from hfdsl.check.bodies.names import MISSING, full_name, imported_names, local_names, value_of
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.sources import Function
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.protocols.worker import Worker
 
@@ -256,9 +257,9 @@ def _attributes_by_name(definition: ast.AST) -> dict[ast.expr, str]:
 
     A value that is called at once may be anything that a wrapper adds to a model, so it is left out.
     """
-    called = {node.func for node in ast.walk(definition) if isinstance(node, ast.Call)}
+    called = {node.func for node in nodes_of(definition) if isinstance(node, ast.Call)}
     named = dict[ast.expr, str]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Call(ast.Name("getattr") as function, [_, ast.Constant(str(name)), _]) if node not in called:
                 named[function] = name

@@ -60,6 +60,7 @@ from hfdsl.check.bodies.row_views import viewed
 from hfdsl.check.bodies.specialized import bound_constants, specialized
 from hfdsl.check.bodies.syntax import STATEMENTS, assigned_names, definition_of, is_decorated
 from hfdsl.check.sources import Function
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.signatures import PortType
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import constant
@@ -107,7 +108,7 @@ class RowInterpretation(Interpretation[BodyValue]):
                 self.run(statement)
             else:
                 self.pass_on(statement)
-            if any(isinstance(node, (ast.Return, ast.Raise)) for node in ast.walk(statement)):
+            if any(isinstance(node, (ast.Return, ast.Raise)) for node in nodes_of(statement)):
                 for later in self.definition.body[place + 1 :]:
                     self.pass_on(later)
                 return
@@ -150,10 +151,10 @@ class RowInterpretation(Interpretation[BodyValue]):
 
     def pass_on(self, statement: ast.stmt) -> None:
         """Pass on what is mixed through statements that may run, or run several times."""
-        for node in ast.walk(statement):
+        for node in nodes_of(statement):
             if isinstance(node, ast.Call):
                 self.replace_arguments(node)
-        flows = [flow for node in ast.walk(statement) for flow in self.flows(node)]
+        flows = [flow for node in nodes_of(statement) for flow in self.flows(node)]
         for _ in range(2):
             for changed, read in flows:
                 mixed = self.mixed_in(*read)
@@ -164,7 +165,7 @@ class RowInterpretation(Interpretation[BodyValue]):
 
     def mixed_in(self, *nodes: ast.AST) -> tuple[Mixed, ...]:
         """The expressions that mixed the values of the names that others read."""
-        names = {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+        names = {part.id for node in nodes for part in nodes_of(node) if isinstance(part, ast.Name)}
         values: list[BodyValue] = [self.names.get(name) for name in sorted(names)]
         return mixed_of(*values)
 

@@ -34,6 +34,7 @@ from hfdsl.check.bodies.objects import (
 from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.bodies.syntax import assigned_names, is_partial, resolved
 from hfdsl.check.sources import Function
+from hfdsl.check.syntax_trees import nodes_of
 
 T = TypeVar("T")
 
@@ -193,7 +194,7 @@ class FunctionScope:
 
     def resolved(self, node: ast.expr) -> object:
         """The value of a name of the module, or of one in a module that it names."""
-        is_own = any(isinstance(part, ast.Name) and self.sets(part.id) for part in ast.walk(node))
+        is_own = any(isinstance(part, ast.Name) and self.sets(part.id) for part in nodes_of(node))
         return None if is_own else resolved(self.body, self.definition, node)
 
 
@@ -209,4 +210,4 @@ def _run_by(known: KnownObject | CalledFunction | None) -> CalledFunction | None
 
 def _names(code: ast.AST) -> set[str]:
     """The names in an expression."""
-    return {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
+    return {node.id for node in nodes_of(code) if isinstance(node, ast.Name)}

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from hfdsl.check.bodies.syntax import assigned_names
 from hfdsl.check.sources import Function
+from hfdsl.check.syntax_trees import nodes_of
 
 
 def bound_constants(definition: Function, call: ast.Call) -> Mapping[str, ast.expr]:
@@ -57,7 +58,7 @@ def specialized(
     >>> ast.unparse(specialized(definition, {}, values={"dim": 1}).body)
     'return x.sum(dim)'
     """
-    branches = any(isinstance(node, (ast.If, ast.IfExp)) for node in ast.walk(definition))
+    branches = any(isinstance(node, (ast.If, ast.IfExp)) for node in nodes_of(definition))
     if not constants and not (branches and (given or values)):
         return definition
     function, changed = deepcopy(definition), assigned_names(definition)

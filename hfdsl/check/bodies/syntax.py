@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from hfdsl.check.bodies.names import imported_names, local_names, parameter_names, value_of
 from hfdsl.check.sources import Function, definition_at
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.spans import definition_span
 
 STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
@@ -53,7 +54,7 @@ def certain_statements(definition: Function) -> Iterator[ast.stmt]:
     for statement in definition.body:
         if isinstance(statement, STATEMENTS):
             yield statement
-        if any(isinstance(node, (ast.Return, ast.Raise)) for node in ast.walk(statement)):
+        if any(isinstance(node, (ast.Return, ast.Raise)) for node in nodes_of(statement)):
             return
 
 
@@ -69,7 +70,7 @@ def certain_expressions(statement: ast.AST) -> Iterator[ast.expr]:
 @functools.lru_cache(maxsize=4096)
 def assigned_names(code: ast.stmt) -> frozenset[str]:
     """The names that a body or statement sets: parameters among them may have another value than the caller's."""
-    stores = (node for node in ast.walk(code) if isinstance(node, ast.Name))
+    stores = (node for node in nodes_of(code) if isinstance(node, ast.Name))
     return frozenset(name.id for name in stores if not isinstance(name.ctx, ast.Load))
 
 
@@ -80,10 +81,10 @@ def columns_read(body: Callable[..., Any]) -> Mapping[str, frozenset[str]]:
     A body without a statement that returns something is no body yet.
     """
     definition = None if is_decorated(body) else definition_of(body)
-    if definition is None or not any(isinstance(node, ast.Return) for node in ast.walk(definition)):
+    if definition is None or not any(isinstance(node, ast.Return) for node in nodes_of(definition)):
         return {}
     names, attributes = Counter[str](), dict[str, list[str]]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Name(name):
                 names[name] += 1

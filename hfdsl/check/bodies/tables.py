@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from hfdsl.check.bodies.names import last_name
+from hfdsl.check.syntax_trees import nodes_of
 
 V = TypeVar("V")
 
@@ -186,7 +187,7 @@ def _changed_entries(flow: Tabular[V], statement: ast.stmt) -> Mapping[str, V | 
 def _forget_after(flow: Tabular[V], statement: ast.stmt) -> None:
     """Forget the tables after a statement that changes a tensor in place, which may be an entry."""
     simple = (ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Delete, ast.Expr)
-    if isinstance(statement, simple) and any(map(_changes_in_place, ast.walk(statement))):
+    if isinstance(statement, simple) and any(map(_changes_in_place, nodes_of(statement))):
         for name in [name for name, value in flow.names.items() if flow.entries(value) is not None]:
             _replace(flow, name, None)
 

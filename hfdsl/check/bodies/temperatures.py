@@ -30,6 +30,7 @@ from hfdsl.check.bodies.objects import CalledFunction
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import callee, definition_of
 from hfdsl.check.sources import Function, span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.signatures import PortType
 from hfdsl.graph.spans import Span, definition_span
 
@@ -151,7 +152,7 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
         super().assign(target, node)
         match target:
             case ast.Attribute(ast.Name("self"), name) if self.attributes[name] is None:
-                is_tempered = any(map(_is_temperature, ast.walk(node)))
+                is_tempered = any(map(_is_temperature, nodes_of(node)))
                 self.attributes[name] = Scaled("logits", None) if is_tempered else None
 
     def set(self, target: ast.expr, value: ScaledValue) -> None:
@@ -312,7 +313,7 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         if any(isinstance(value, Scaled) for value in map(self.value, given)):
             return None
-        is_tempered = self.value(call.func) is not None or any(map(_is_temperature, ast.walk(call)))
+        is_tempered = self.value(call.func) is not None or any(map(_is_temperature, nodes_of(call)))
         return Scaled("logits", None if is_tempered else 1.0)
 
     def of_call(
@@ -350,7 +351,7 @@ def known_attributes(role: type, given: tuple[Sequence[Any], Mapping[str, Any]] 
 def _stored(role: type) -> frozenset[str]:
     """The attributes that methods set, of anything, other than a constructor."""
     methods = [method for name, method in methods_of(role).items() if name != "__init__"]
-    nodes = (node for method in methods for node in ast.walk(method.definition) if isinstance(node, ast.Attribute))
+    nodes = (node for method in methods for node in nodes_of(method.definition) if isinstance(node, ast.Attribute))
     return frozenset(node.attr for node in nodes if not isinstance(node.ctx, ast.Load))
 
 

@@ -28,6 +28,7 @@ from hfdsl.check.bodies.role_code import ReadFunction, code_of, is_of_user
 from hfdsl.check.bodies.syntax import resolved
 from hfdsl.check.bodies.temperatures import known_attributes
 from hfdsl.check.losses.names import COEFFICIENT
+from hfdsl.check.syntax_trees import nodes_of
 
 COUNTS: Final = re.compile(r"(.*_)?(scale|steps|temperature)s?(_.*)?")
 """The names of numbers that are differences without being negative."""
@@ -96,7 +97,7 @@ def _names_a_negative(function: ReadFunction) -> bool:
 def _gives_a_negative(function: ReadFunction) -> bool:
     """Whether code makes an object with a coefficient that may be negative, or a function has one by default."""
     values, negative = [*defaults(function.definition)], _negative_names(function)
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         kind = resolved(function.body, function.definition, node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and isinstance(kind, type) and is_of_user(kind.__module__):
             values += [(str(keyword.arg), keyword.value) for keyword in node.keywords]
@@ -109,14 +110,14 @@ def _negative_names(function: ReadFunction) -> set[str]:
     """The names that code sets to what has a minus."""
     return {
         node.targets[0].id
-        for node in ast.walk(function.definition)
+        for node in nodes_of(function.definition)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _has_minus(node.value)
     }
 
 
 def _sets_a_negative(function: ReadFunction, known: Mapping[str, object]) -> bool:
     """Whether code sets a coefficient that is not ``known`` to what may be negative, or a property returns that."""
-    nodes = [*ast.walk(function.definition)]
+    nodes = [*nodes_of(function.definition)]
     negative = _negative_names(function)
     values = list[tuple[str, ast.expr]]()
     for node in nodes:
@@ -131,12 +132,12 @@ def _sets_a_negative(function: ReadFunction, known: Mapping[str, object]) -> boo
 
 
 def _has_minus(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.USub) for node in ast.walk(value))
+    return any(isinstance(node, ast.USub) for node in nodes_of(value))
 
 
 def _may_be_negative(name: str, value: ast.expr, negative: AbstractSet[str]) -> bool:
     """Whether a number is written with a minus, or as what may be negative; ``negative`` are names of such numbers."""
-    nodes = [*ast.walk(value)]
+    nodes = [*nodes_of(value)]
     if _has_minus(value) or any(last_name(node) in negative for node in nodes):
         return True
     is_bounded = isinstance(value, ast.Call) and last_name(value.func) == "max"

@@ -25,6 +25,7 @@ from hfdsl.check.losses.functions import MADE, of_tokens
 from hfdsl.check.losses.names import LOGITS
 from hfdsl.check.losses.origins import DISTRIBUTIONS
 from hfdsl.check.losses.terms import PolicyValue, Quantity, has_kind
+from hfdsl.check.syntax_trees import nodes_of
 
 
 def distributed(operation: Operation[PolicyValue], result: PolicyValue, frame: CallFrame) -> PolicyValue:
@@ -56,4 +57,4 @@ def categorical(call: ast.Call, given: Iterable[PolicyValue], frame: CallFrame) 
 def names_logits(node: ast.expr, scope: FunctionScope) -> bool:
     """Whether an expression names logits; what a function takes, its caller knows."""
     given = scope.parameters if scope.depth else frozenset()
-    return any(LOGITS.fullmatch(name) and name not in given for name in map(last_name, ast.walk(node)))
+    return any(LOGITS.fullmatch(name) and name not in given for name in map(last_name, nodes_of(node)))

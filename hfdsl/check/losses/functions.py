@@ -12,6 +12,7 @@ from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.losses import terms
 from hfdsl.check.losses.names import ENTROPY, GAIN, LOG_PROB, LOGITS, OTHERS, PART, POLICY, REFERENCE, TEACHER
 from hfdsl.check.losses.terms import Base, PolicyValue, Quantity
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.samples import is_token_column
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
@@ -51,7 +52,7 @@ MADE: Final[Mapping[str, Quantity]] = {
 def is_hardly_negative(division: Operation[PolicyValue]) -> bool:
     """Whether a divisor, such as a count, is written without a minus."""
     divisor = division.positional[0] if division.positional else getattr(division.node, "right", None)
-    return divisor is not None and not any(isinstance(node, (ast.Sub, ast.USub)) for node in ast.walk(divisor))
+    return divisor is not None and not any(isinstance(node, (ast.Sub, ast.USub)) for node in nodes_of(divisor))
 
 
 def less_itself(node: ast.expr) -> bool:
@@ -101,13 +102,13 @@ def of_tokens(value: PolicyValue, made: ast.expr) -> PolicyValue:
     """A value that an expression makes, unless it is a distribution, or its entropy, of another part of a model."""
     if not terms.has_kind(value, "categorical", "chances", "distribution", "entropy", "logits"):
         return value
-    names = {last_name(node).lower() for node in ast.walk(made)} - {"v"}
+    names = {last_name(node).lower() for node in nodes_of(made)} - {"v"}
     return None if any(map(PART.fullmatch, names)) else value
 
 
 def named_logits(call: ast.Call) -> PolicyValue:
     """The logits that a call gives whose result is not known otherwise, by its name."""
-    names = {last_name(node).lower() for node in ast.walk(call)}
+    names = {last_name(node).lower() for node in nodes_of(call)}
     is_of_part = any(map(PART.fullmatch, names)) or OTHERS.fullmatch(ast.unparse(call.func).lower())
     return Quantity("logits") if LOGITS.fullmatch(last_name(call.func)) and not is_of_part else None
 
@@ -119,7 +120,7 @@ def distribution_of(node: ast.expr) -> PolicyValue:
 
 def base_of(call: ast.expr) -> Base:
     """The base of a comparison: a reference, if the call names one."""
-    names = map(last_name, ast.walk(call))
+    names = map(last_name, nodes_of(call))
     return "reference" if any(map(REFERENCE.fullmatch, names)) else ""
 
 

@@ -26,6 +26,7 @@ from hfdsl.check.losses.functions import SAME
 from hfdsl.check.losses.joins import with_origin
 from hfdsl.check.losses.masks import CHOICES, masks_of_index
 from hfdsl.check.losses.terms import SELECTION, PolicyValue, Quantity
+from hfdsl.check.syntax_trees import nodes_of
 
 QUIET: Final = frozenset({"append", "backward", "debug", "info", "print", "warning", "zero_grad"})
 """Functions that are called for their effects, and change no weights."""
@@ -46,7 +47,7 @@ class LogProbOrigins:
     def __init__(self, scope: FunctionScope) -> None:
         self.scope, self.effects, self.number = scope, list[ast.stmt](), 0
         self.versions = Counter[str]()
-        stores = (node for node in ast.walk(scope.definition) if isinstance(node, ast.Name))
+        stores = (node for node in nodes_of(scope.definition) if isinstance(node, ast.Name))
         self.assigned = Counter(node.id for node in stores if not isinstance(node.ctx, ast.Load))
         self.assigned.update(parameter_names(scope.definition))
 
@@ -67,16 +68,16 @@ class LogProbOrigins:
                 names = {last_name(c.func) if isinstance(c, ast.Call) else "" for c in contexts}
                 is_quiet = names <= PLAIN_CONTEXTS
             case ast.Assign(targets):
-                is_quiet = not any(isinstance(part, ast.Attribute) for target in targets for part in ast.walk(target))
+                is_quiet = not any(isinstance(part, ast.Attribute) for target in targets for part in nodes_of(target))
             case ast.AugAssign(target) | ast.AnnAssign(target):
-                is_quiet = not any(isinstance(part, ast.Attribute) for part in ast.walk(target))
+                is_quiet = not any(isinstance(part, ast.Attribute) for part in nodes_of(target))
             case _:
                 is_quiet = True
         self.effects.extend([] if is_quiet else [statement])
 
     def of(self, node: ast.expr) -> str:
         """The origin of what an expression gives; empty if other numbers may have the same text."""
-        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        names = {part.id for part in nodes_of(node) if isinstance(part, ast.Name)}
         is_certain = all(self.assigned[name] <= 1 for name in names)
         owner = "" if self.scope.receiver == "self" else f" of {self.scope.receiver}"
         return f"{ast.unparse(node)}{owner} after {len(self.effects)}" if is_certain else ""
@@ -108,7 +109,7 @@ class LogProbOrigins:
 
     def as_written(self, node: ast.expr) -> str:
         """An expression as it is written, with the versions of its names."""
-        names = sorted({part.id for part in ast.walk(node) if isinstance(part, ast.Name)})
+        names = sorted({part.id for part in nodes_of(node) if isinstance(part, ast.Name)})
         return f"{ast.unparse(node)} of {self.number}, {[self.versions[name] for name in names]}"
 
 

@@ -17,6 +17,7 @@ from itertools import chain
 
 from hfdsl.check.bodies.names import last_name, value_of
 from hfdsl.check.bodies.role_code import ReadFunction, RoleCode
+from hfdsl.check.syntax_trees import nodes_of
 
 RATE = "lr"
 """The name of the rate in a group of parameters."""
@@ -24,7 +25,7 @@ RATE = "lr"
 
 def rates(function: ReadFunction) -> Iterator[ast.expr]:
     """The numbers that code sets rates of groups of parameters to, or multiplies them by."""
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         match node:
             case ast.Assign([ast.Subscript(_, ast.Constant(key))], value) if key == RATE:
                 yield value
@@ -46,7 +47,7 @@ def has_negative_rate(code: RoleCode) -> bool:
     minus = {
         last_name(target)
         for function in functions
-        for node in ast.walk(function.definition)
+        for node in nodes_of(function.definition)
         if isinstance(node, ast.Assign) and has_minus(node.value)
         for target in node.targets
     }
@@ -57,7 +58,7 @@ def has_negative_rate(code: RoleCode) -> bool:
 
 def _is_from(function: ReadFunction, rate: ast.expr, minus: AbstractSet[str]) -> bool:
     """Whether a rate is written with a minus, or with a name of what is, or of a negative number."""
-    names = {last_name(node) for node in ast.walk(rate)} - {""}
+    names = {last_name(node) for node in nodes_of(rate)} - {""}
     return (
         has_minus(rate) or not minus.isdisjoint(names) or any(_is_negative(value_of(function.body, n)) for n in names)
     )
@@ -65,7 +66,7 @@ def _is_from(function: ReadFunction, rate: ast.expr, minus: AbstractSet[str]) ->
 
 def has_minus(value: ast.expr) -> bool:
     """Whether an expression has a minus before a number, or before anything else."""
-    return any(isinstance(node, ast.USub) for node in ast.walk(value))
+    return any(isinstance(node, ast.USub) for node in nodes_of(value))
 
 
 def _is_negative(value: object) -> bool:

@@ -36,6 +36,7 @@ from hfdsl.check.losses.interpretation import PolicyInterpretation
 from hfdsl.check.losses.rates import has_negative_rate, rates
 from hfdsl.check.losses.terms import PolicyValue, Quantity, Several
 from hfdsl.check.program import Program, call_numbers, signature_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 
@@ -132,15 +133,15 @@ def _may_ascend(code: RoleCode) -> bool:
 
 
 def _turns_gradients(function: ReadFunction) -> bool:
-    nodes = [*ast.walk(function.definition)]
+    nodes = [*nodes_of(function.definition)]
     options = {node.arg for node in nodes if isinstance(node, ast.keyword)}
     options |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for table in (value_of(function.body, name) for name in function.names):
         options |= {key for key in table if isinstance(key, str)} if isinstance(table, dict) else set()
     if not TURNS.isdisjoint(function.names | options):
         return True
-    for statement in ast.walk(function.definition):
-        nodes = [*ast.walk(statement)] if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)) else []
+    for statement in nodes_of(function.definition):
+        nodes = [*nodes_of(statement)] if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)) else []
         names = {last_name(node) for node in nodes} - {"no_grad"}
         is_turned = "neg" in names or any(isinstance(node, ast.USub) for node in nodes)
         if is_turned and any("grad" in name for name in names):

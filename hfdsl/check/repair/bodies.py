@@ -30,6 +30,7 @@ from hfdsl.check.repair.edits import apply, operator_span
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import EDITED, rewritten
 from hfdsl.check.sources import call_at, source_text, span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import FunctionCall, Node
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.protocols.worker import Worker
@@ -92,7 +93,7 @@ def replaced(texts: Mapping[Span, str]) -> Iterator[Suggestion]:
 def other_column(function: ReadFunction, column: str, other: str) -> Iterator[Suggestion]:
     """Another column of a record that a function reads, if it reads the first one in one place alone."""
     file = definition_span(function.body).file
-    nodes = ast.walk(function.definition)
+    nodes = nodes_of(function.definition)
     match [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == column]:
         case [node]:
             named = span_of(file, node)

@@ -16,6 +16,7 @@ from itertools import dropwhile
 
 from hfdsl.check.findings import Edit
 from hfdsl.check.sources import assigned_pairs, call_at, keyword_span, source_text, span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Dim
@@ -87,7 +88,7 @@ def rename(place: Span, old: str, new: str) -> Edit | None:
 def spelt(call: Span, old: str, new: str) -> Edit | None:
     """A name that is passed to a call as a string."""
     written = call_at(call)
-    match [n for n in ast.walk(written) if isinstance(n, ast.Constant) and n.value == old] if written else []:
+    match [n for n in nodes_of(written) if isinstance(n, ast.Constant) and n.value == old] if written else []:
         case [node]:
             place = span_of(call.file, node)
             for quote in ("'", '"'):  # three of them, a prefix or an escape are left alone
@@ -127,7 +128,7 @@ def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
 
 def operator_span(operand: Span) -> Span | None:
     """The operator in front of the right operand of a sum or a difference, if both are in one line."""
-    for node in ast.walk(_tree(operand.file)):
+    for node in nodes_of(_tree(operand.file)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
             left, right = span_of(operand.file, node.left), span_of(operand.file, node.right)
             if right == operand and left.end_line == right.line:
@@ -141,7 +142,7 @@ def operator_span(operand: Span) -> Span | None:
 
 def bound_name(value: Span) -> str | None:
     """The name that a statement gives to the expression at ``value``, as in ``name = critic.values(rollout)``."""
-    statements = (node for node in ast.walk(_tree(value.file)) if isinstance(node, ast.Assign))
+    statements = (node for node in nodes_of(_tree(value.file)) if isinstance(node, ast.Assign))
     lone = ((node.targets[0], node.value) for node in statements if len(node.targets) == 1)
     for target, expression in (pair for both in lone for pair in assigned_pairs(*both)):
         if isinstance(target, ast.Name) and replace(span_of(value.file, expression), calls=value.calls) == value:
@@ -213,10 +214,10 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
     """A name in the text of the only ``hf.requires`` of a ``def`` with that text."""
     texts = [
         node
-        for statement in ast.walk(_tree(function.file))
+        for statement in nodes_of(_tree(function.file))
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.lineno == function.line
         for decorator in statement.decorator_list
-        for node in ast.walk(decorator)
+        for node in nodes_of(decorator)
         if isinstance(node, ast.Constant) and node.value == text
     ]
     match texts:
@@ -234,7 +235,7 @@ def _variable(file: str, name: str) -> ast.expr | None:
     tree = _tree(file)
     named = [
         node
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
         or (isinstance(node, ast.arg) and node.arg == name)
     ]

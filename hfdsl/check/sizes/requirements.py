@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from hfdsl.check.constructor_types import misfits, parameters
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh
@@ -259,7 +260,7 @@ class _DottedNames(ast.NodeTransformer):
 @lru_cache(maxsize=256)
 def names(text: str) -> tuple[str, ...]:
     """The names in a requirement, each once."""
-    return tuple(dict.fromkeys(n.id for n in ast.walk(parsed(text)) if isinstance(n, ast.Name)))
+    return tuple(dict.fromkeys(n.id for n in nodes_of(parsed(text)) if isinstance(n, ast.Name)))
 
 
 def remainder(text: str, scope: Scope) -> str | None:

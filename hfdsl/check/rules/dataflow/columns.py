@@ -29,6 +29,7 @@ from hfdsl.check.bodies.syntax import assigned_names, definition_of, is_decorate
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import Function, parameter_span, span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import PortType, RecordType
 from hfdsl.graph.spans import Span, definition_span
@@ -88,9 +89,9 @@ def _findings(node: Node, body: Span, mistakes: Sequence[_Wrong], related: Label
 @lru_cache(maxsize=256)
 def _slices(definition: Function, parameter: str) -> tuple[str, ...]:
     """The names that a body sets once, to a slice of a parameter: ``part`` of ``part = batch[start : start + 8]``."""
-    stores = Counter(node.id for node in ast.walk(definition) if isinstance(node, ast.Name) and _is_stored(node))
+    stores = Counter(node.id for node in nodes_of(definition) if isinstance(node, ast.Name) and _is_stored(node))
     names = list[str]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Assign([ast.Name(name)], ast.Subscript(ast.Name(source), ast.Slice())) if source == parameter:
                 names.append(name)
@@ -144,7 +145,7 @@ def _other_values(definition: Function) -> frozenset[str]:
 def _other_types(definition: Function) -> frozenset[str]:
     """The names whose type a body tests, or that something other than an assignment binds in it."""
     names = set[str]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Call(ast.Name(tester) | ast.Attribute(attr=tester), [first, *others]) if tester in TYPE_TESTS:
                 tested = [first, *others] if len(others) == 1 else [first]
@@ -152,7 +153,7 @@ def _other_types(definition: Function) -> frozenset[str]:
             case ast.Match(ast.Name(name)):
                 names.add(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() if node is not definition:
-                names |= {inner.arg for inner in ast.walk(node.args) if isinstance(inner, ast.arg)}
+                names |= {inner.arg for inner in nodes_of(node.args) if isinstance(inner, ast.arg)}
             case _:
                 pass
         if node is not definition:  # a class, an import, a caught exception or a pattern

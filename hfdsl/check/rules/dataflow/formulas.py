@@ -16,6 +16,7 @@ from hfdsl.check.constructor_types import annotations_one_by_one
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import Function, argument_span, span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import definition_span
@@ -139,7 +140,7 @@ def _lacks_its_size(node: Node, signature: Signature) -> bool:
 
 def _expects_nan(definition: Function) -> bool:
     """Whether a body names NaN: it may replace what a group of one gives."""
-    return any("nan" in last_name(node) for node in ast.walk(definition))
+    return any("nan" in last_name(node) for node in nodes_of(definition))
 
 
 def _comparisons(body: GroupInterpretation) -> Iterator[tuple[ast.expr, str]]:

@@ -26,6 +26,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.spans import definition_span
 
@@ -159,7 +160,7 @@ class _Calls:
         events, others = list[StreamSeed | StreamDraw](), set[str]()
         restored = not RESTORES.isdisjoint(function.names)
         assigned = {ast.unparse(value): ast.unparse(target) for target, value in _assignments(function)}
-        calls = [node for node in ast.walk(function.definition) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes_of(function.definition) if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0)):
             seeds = [StreamSeed(stream, call, function) for stream in _seeded(function, call)]
             constant = _is_constant(function, call)
@@ -252,7 +253,7 @@ def _is_constant(function: ReadFunction, call: ast.Call) -> bool:
 
 def _assignments(function: ReadFunction) -> Iterator[tuple[ast.expr, ast.expr]]:
     """The targets of a function's assignments, each with its value."""
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         match node:
             case ast.Assign([target], value) | ast.AnnAssign(target, _, ast.expr() as value):
                 yield target, value
@@ -265,8 +266,8 @@ def _certain_calls(block: Sequence[ast.stmt]) -> Iterator[ast.Call]:
             case ast.For() | ast.While() | ast.With():
                 yield from _certain_calls(statement.body)
                 headers = [item.context_expr for item in statement.items] if isinstance(statement, ast.With) else []
-                yield from (node for header in headers for node in ast.walk(header) if isinstance(node, ast.Call))
+                yield from (node for header in headers for node in nodes_of(header) if isinstance(node, ast.Call))
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Expr() | ast.Return():
                 yield from (node for node in certain_expressions(statement) if isinstance(node, ast.Call))
-        if any(isinstance(node, ast.Return) for node in ast.walk(statement)):
+        if any(isinstance(node, ast.Return) for node in nodes_of(statement)):
             return

@@ -28,6 +28,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod
 from hfdsl.check.sources import span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.program import Graph, Node
 from hfdsl.graph.signatures import ListType
@@ -81,7 +82,7 @@ def _is_before(statement: ast.stmt, step: ast.Call) -> bool:
 
 
 def _mentions_peers(statement: ast.stmt) -> bool:
-    attributes = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+    attributes = {node.attr for node in nodes_of(statement) if isinstance(node, ast.Attribute)}
     return not PEERS.isdisjoint(attributes)
 
 

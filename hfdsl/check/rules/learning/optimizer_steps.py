@@ -26,6 +26,7 @@ from hfdsl.check.bodies.syntax import assigned_names
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.spans import definition_span
 
@@ -127,10 +128,10 @@ def _never(functions: Sequence[ReadFunction], step: ast.Call) -> StepMistake | N
 
 def _sets_gradients(definition: ast.AST) -> bool:
     """Whether code sets a gradient to something that is not made of the gradient."""
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Assign([ast.Attribute(_, "grad")], value):
-                if not any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in ast.walk(value)):
+                if not any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in nodes_of(value)):
                     return True
     return False
 
@@ -144,7 +145,7 @@ class _Blocks:
 
     def mistakes(self) -> Iterator[StepMistake]:
         """The mistakes of each block."""
-        for node in ast.walk(self.function.definition):
+        for node in nodes_of(self.function.definition):
             for name in ("body", "orelse", "finalbody"):
                 block = getattr(node, name, None)
                 if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
@@ -187,7 +188,7 @@ class _Blocks:
         events = list[Event]()
         optimizers = frozenset(made_by_torch(self.code)).union(optimizer_parameters(self.function))
         schedules = made_by_torch(self.code, schedules=True)
-        calls = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes_of(code) if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0)):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if is_step(call, optimizers):
@@ -265,7 +266,7 @@ def _replaced(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:
                 case _:
                     continue
             is_later = (statement.lineno, statement.col_offset) > (made.end_lineno or 0, made.end_col_offset or 0)
-            of_locals = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} & set_here
+            of_locals = {node.id for node in nodes_of(value) if isinstance(node, ast.Name)} & set_here
             if part in parts and is_later and part not in mentioned(value) and not of_locals:
                 yield (
                     function,
@@ -300,7 +301,7 @@ def _never_stepped(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]
 
 
 def _is_attribute(function: ReadFunction, name: str) -> bool:
-    return any(_is_own(node, name) for node in ast.walk(function.definition))
+    return any(_is_own(node, name) for node in nodes_of(function.definition))
 
 
 def _is_own(node: ast.AST, name: str) -> bool:
@@ -310,10 +311,10 @@ def _is_own(node: ast.AST, name: str) -> bool:
 def _uses(definition: ast.AST, name: str) -> Iterator[str]:
     """The attributes that code reads of an attribute of ``self``; ``""`` for any other use."""
     read = set[ast.AST]()
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         if isinstance(node, ast.Attribute) and _is_own(node.value, name):
             read.add(node.value)
             yield node.attr
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         if _is_own(node, name) and node not in read and isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
             yield ""

@@ -33,6 +33,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import FunctionCall, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span, definition_span
@@ -147,10 +148,10 @@ def _forwards(name: str) -> str:
 def _in_loops(function: ReadFunction) -> Iterator[EstimateMistake]:
     """The loops with a running sum that is stored as an estimate at a wrong step."""
     file = definition_span(function.body).file
-    for loop in ast.walk(function.definition):
+    for loop in nodes_of(function.definition):
         if not isinstance(loop, ast.For):
             continue
-        statements, steps = [node for part in loop.body for node in ast.walk(part)], {*changed_names(loop.target)}
+        statements, steps = [node for part in loop.body for node in nodes_of(part)], {*changed_names(loop.target)}
         sums = set(_running_sums(statements))
         stored = [
             storage
@@ -202,9 +203,9 @@ def _goes_backwards(iterated: ast.expr) -> bool:
 
 def _is_stacked(function: ReadFunction, target: str) -> bool:
     """Whether all that code does with a list is to append to it, and to make a tensor of it as it is."""
-    uses = [node for node in ast.walk(function.definition) if isinstance(node, ast.Name) and node.id == target]
+    uses = [node for node in nodes_of(function.definition) if isinstance(node, ast.Name) and node.id == target]
     known = list[ast.expr]()
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         match node:
             case ast.Assign([ast.Name() as name], ast.List([])) | ast.AnnAssign(ast.Name() as name, _, ast.List([])):
                 known.append(name)
@@ -220,10 +221,10 @@ def _turns_steps(function: ReadFunction) -> bool:
 
     A loop may go backwards.
     """
-    loops = {node.iter for node in ast.walk(function.definition) if isinstance(node, ast.For)}
+    loops = {node.iter for node in nodes_of(function.definition) if isinstance(node, ast.For)}
     loops = {loop for loop in loops if _goes_forwards(loop) or _goes_backwards(loop)}
-    in_loops = {node for loop in loops for node in ast.walk(loop)}
-    nodes = [node for node in ast.walk(function.definition) if node not in in_loops]
+    in_loops = {node for loop in loops for node in nodes_of(loop)}
+    nodes = [node for node in nodes_of(function.definition) if node not in in_loops]
     has_steps = any(isinstance(node, ast.Slice) and node.step is not None for node in nodes)
     return has_steps or any(last_name(node) in TURNS or _falls(node) for node in nodes)
 
@@ -304,10 +305,10 @@ def _is_estimate(function: ReadFunction, target: str) -> bool:
     """Whether a tensor is one of advantages or returns: by its name, or by the column that it is returned as."""
     if ESTIMATE.fullmatch(target):
         return True
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
             for column in node.value.keywords:
-                names = {part.id for part in ast.walk(column.value) if isinstance(part, ast.Name)}
+                names = {part.id for part in nodes_of(column.value) if isinstance(part, ast.Name)}
                 if target in names and ESTIMATE.fullmatch(column.arg or ""):
                     return True
     return False
@@ -319,7 +320,7 @@ def _is_estimate(function: ReadFunction, target: str) -> bool:
 def _decayed_values(function: ReadFunction) -> Iterator[EstimateMistake]:
     """The errors of values, ``r + c * v[next] - v``, with the decay of an estimate in ``c``."""
     file = definition_span(function.body).file
-    for node in ast.walk(function.definition):
+    for node in nodes_of(function.definition):
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
             continue
         terms = [*_terms(node)]

@@ -24,6 +24,7 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.row_comparison import Comparison
 from hfdsl.check.rules.rows.provenance import words
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref
 from hfdsl.graph.reads import RowColumn, columns_read, signature_rows
@@ -60,7 +61,7 @@ def _compares_tokens(signature: Signature) -> bool:
     if not any(is_float_column(spec) and inner for _, spec, inner in returned):
         return False
     definition = definition_of(signature.body)
-    subtracts = definition is not None and any(isinstance(node, ast.Sub) for node in ast.walk(definition))
+    subtracts = definition is not None and any(isinstance(node, ast.Sub) for node in nodes_of(definition))
     return subtracts or signature.body.__module__.startswith("hfdsl.rl.")  # whose formulas are elsewhere
 
 

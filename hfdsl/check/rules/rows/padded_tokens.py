@@ -50,6 +50,7 @@ from hfdsl.check.rules.dataflow.formulas import bound_arguments, call_name
 from hfdsl.check.rules.dataflow.renamed import VOCABULARY
 from hfdsl.check.rules.rows.mixed_rows import may_get_a_part
 from hfdsl.check.sources import Function, span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType
@@ -174,7 +175,7 @@ def samples_full_responses(signature: Signature) -> bool:
     padded = frozenset[Size]().union(*_padded_widths(columns))
     makes_mask = any(is_mask(spec) and spec.dims[1] in padded for _, spec in columns)
     definition = definition_of(signature.body) if makes_mask else None
-    calls = (call for call in ast.walk(definition) if isinstance(call, ast.Call)) if definition is not None else ()
+    calls = (call for call in nodes_of(definition) if isinstance(call, ast.Call)) if definition is not None else ()
     return any(call_name(call).rpartition(".")[2] in ONES_MAKERS for call in calls)
 
 

@@ -28,6 +28,7 @@ from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import SyncSide
 from hfdsl.graph.program import Node
@@ -118,7 +119,7 @@ def _gathers(place: Placement[Any], method: str) -> bool:
         definition = definition_of(body)
         if definition is None or all(map(_is_stub, definition.body)):
             return True
-        for code in ast.walk(definition):
+        for code in nodes_of(definition):
             match code:
                 case ast.Attribute(attr=attribute) | ast.Name(id=attribute) if (
                     attribute == "axis" or "gather" in attribute

@@ -24,6 +24,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import Function, span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Filter, Graph, Node
 from hfdsl.graph.spans import definition_span
 from hfdsl.types.rows import Grouped
@@ -78,7 +79,7 @@ def _filtered(graph: Graph, node: Node) -> bool:
 
 def _is_guarded(definition: Function) -> bool:
     """Whether a body may look for equal values."""
-    for node in ast.walk(definition):
+    for node in nodes_of(definition):
         match node:
             case ast.Attribute(attr=name) | ast.Name(name) if name.rstrip("_") in GUARDS:
                 return True
@@ -92,7 +93,7 @@ def _is_guarded(definition: Function) -> bool:
 def _divisors(body: GroupInterpretation) -> Iterator[ast.expr]:
     """The divisors that are a deviation of groups, and nothing else."""
     for statement in body.statements():
-        for node in ast.walk(statement):
+        for node in nodes_of(statement):
             match node:
                 case (
                     ast.BinOp(_, ast.Div(), divisor)

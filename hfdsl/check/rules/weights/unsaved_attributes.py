@@ -35,6 +35,7 @@ from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import span_of
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.state import methods_with
@@ -83,7 +84,7 @@ def _saved(kind: type) -> set[str] | None:
         own = _with_bases(kind, reached(methods, [name]))
         if own is None:
             return None
-        names = {n.id for m in own for n in ast.walk(m.definition) if isinstance(n, ast.Name)}
+        names = {n.id for m in own for n in nodes_of(m.definition) if isinstance(n, ast.Name)}
         attributes = {attribute for method in own for attribute in mentioned(method.definition)}
         if not own or not ALL_OF_SELF.isdisjoint(names | attributes):
             return None
