@@ -186,7 +186,8 @@ def by_ray(name: str, times: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    actors = [ray.remote(BareActor).options(num_gpus=int(GPUS)).remote(rank, port, size) for rank in range(2)]
+    bare: Any = ray.remote(BareActor)
+    actors = [bare.options(num_gpus=int(GPUS)).remote(rank, port, size) for rank in range(2)]
 
     def step() -> None:
         for actor in actors:

@@ -238,20 +238,22 @@ def test_a_wrong_result_is_reported(ray_cluster: Any, fault: str, message: str) 
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_an_error_of_several_ranks_is_printed_once() -> None:
     """Ray prints the error of every result that nobody looks at."""
     disciplines = ["drop"] * 4  # it depends on when each rank raises
     program = [sys.executable, "-m", "tests.runtime.failing_programs", *disciplines]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=200, check=True)
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=800, check=True)
     assert ended.stdout.count("HF806: 'actor.update' raised on rank") == len(disciplines)
     assert "Unhandled error" not in ended.stderr
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_calls_of_a_step_that_is_repeated_print_no_error() -> None:
     """All calls behind a lost process fail with it."""
     program = [sys.executable, "-m", "tests.runtime.failing_programs", "dies"]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=200, check=True)
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=800, check=True)
     assert ended.stdout.splitlines()[-1] == "1 recovery"
     assert "Unhandled error" not in ended.stderr
 
