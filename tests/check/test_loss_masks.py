@@ -96,6 +96,15 @@ PROMPTS = {
     "    ratio = (selected(self.forward(ids), ids[:, 1:]) - part.log_probs.tensor[:, 1:]).exp()\n"
     "    mask = part.attention_mask.tensor[:, 1:]\n"
     "    loss = loss - (ratio * part.advantages.tensor[:, None] * mask).sum() / mask.sum()",
+    "slices of rows": "loss = 0.0\nfor start in range(0, len(ids), 2):\n    some = ids[start : start + 2]\n"
+    "    ratio = (selected(self.forward(some), some[:, 1:]) - old[start : start + 2, 1:]).exp()\n"
+    "    mask = experience.attention_mask.tensor[start : start + 2, 1:]\n"
+    "    loss = loss - (ratio * gain[start : start + 2] * mask).sum() / mask.sum()",
+    "slices of rows by name": "loss, whole = 0.0, experience.attention_mask.tensor.float()\n"
+    "for start in range(0, len(ids), 2):\n    stop = start + 2\n    some = ids[start:stop]\n"
+    "    ratio = (selected(self.forward(some), some[:, 1:]) - old[start:stop][:, 1:]).exp()\n"
+    "    mask = whole[start:stop][:, 1:]\n"
+    "    loss = loss - (ratio * gain[start:stop] * mask).sum() / mask.sum()",
     "a KL": ATTENTION
     + "gap = ref[:, 1:] - now\nkl = gap.exp() - gap - 1\n"
     + "gains = experience.gaes.tensor[:, 1:]\n"
@@ -116,6 +125,24 @@ RIGHT = {
     "    ratio = (selected(self.forward(ids), ids[:, 1:]) - part.log_probs.tensor[:, 1:]).exp()\n"
     "    mask = part.loss_mask.tensor[:, 1:]\n"
     "    loss = loss - (ratio * part.advantages.tensor[:, None] * mask).sum() / mask.sum()",
+    "slices of rows": "loss = 0.0\nfor start in range(0, len(ids), 2):\n    some = ids[start : start + 2]\n"
+    "    ratio = (selected(self.forward(some), some[:, 1:]) - old[start : start + 2, 1:]).exp()\n"
+    "    mask = experience.loss_mask.tensor[start : start + 2, 1:]\n"
+    "    loss = loss - (ratio * gain[start : start + 2] * mask).sum() / mask.sum()",
+    "slices of rows, and of their responses": "loss = 0.0\nfor start in range(0, len(ids), 2):\n"
+    "    some = ids[start : start + 2]\n    now = selected(self.forward(some), some[:, 1:])[:, -n:]\n"
+    "    ratio = (now - old[start : start + 2, -n:]).exp()\n"
+    "    mask = experience.attention_mask.tensor[start : start + 2, -n:]\n"
+    "    loss = loss - (ratio * gain[start : start + 2] * mask).sum() / mask.sum()",
+    "slices of one row": "loss = 0.0\nfor row, g, mask, start in zip(ratio, gain, experience.attention_mask.tensor, "
+    "experience.prompt_lengths.tensor):\n    mask = mask[1:].float()\n    some = mask[start - 1 :]\n"
+    "    loss = loss - (row[start - 1 :] * g * some).sum() / some.sum()",
+    "slices of a row by number": "loss = 0.0\nfor i in range(len(ids)):\n"
+    "    start = experience.prompt_lengths.tensor[i]\n"
+    "    mask = experience.attention_mask.tensor[i][1:][start - 1 :]\n"
+    "    loss = loss - (ratio[i][start - 1 :] * gain[i] * mask).sum() / mask.sum()",
+    "slices of tokens of a turned mask": "mask, start = experience.attention_mask.tensor.T, ids.shape[1] - n\n"
+    "mask = mask[start:].T\nratio = ratio[:, -n:]\n" + AVERAGE,
     "weights that are masked": ATTENTION
     + "weight = (ratio * experience.loss_mask.tensor[:, 1:]).detach()\n"
     + "loss = -(weight * now * gain * mask).sum() / mask.sum()",

@@ -37,7 +37,7 @@ from hfdsl.check.losses.frames import CallFrame
 from hfdsl.check.losses.functions import named_column, named_logits, of_tokens, root_of
 from hfdsl.check.losses.gradients import collect_loss, gradient_result
 from hfdsl.check.losses.log_probs import log_prob_result
-from hfdsl.check.losses.masks import takes_some, tested
+from hfdsl.check.losses.masks import keeps_dims, takes_some, tested
 from hfdsl.check.losses.names import COEFFICIENT
 from hfdsl.check.losses.ratios import collect_ratios
 from hfdsl.check.losses.tensors import container_result, tensor_result
@@ -194,7 +194,12 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
 
     def of_column(self, spec: ColumnSpec, path: str) -> PolicyValue:
         """The numbers of a column, by its name."""
-        return None if path in self.unknown_columns else named_column(spec, path)
+        value = None if path in self.unknown_columns else named_column(spec, path)
+        return replace(value, row_dim=len(spec.dims) > 1) if isinstance(value, Quantity) else value
+
+    def of_element(self, value: PolicyValue) -> PolicyValue:
+        """The numbers of one row, which a loop takes from those of a batch."""
+        return replace(value, row_dim=False) if isinstance(value, Quantity) else value
 
     def value(self, node: ast.expr) -> PolicyValue:
         """The value of an expression: also a literal number, or a constant of the module."""
@@ -241,7 +246,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         if result is None:
             return tested(operation)
         result = terms.selected(result) if takes_some(operation) else result
-        return replace(result, place=self.frame.place(operation.node)) if isinstance(result, Quantity) else result
+        if not isinstance(result, Quantity):
+            return result
+        return replace(result, place=self.frame.place(operation.node), row_dim=keeps_dims(operation))
 
     # -- calls
 

@@ -39,7 +39,8 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         return Several(tuple(map(either, left.values, right.values)))
     if isinstance(left, Quantity) and isinstance(right, Quantity) and left == right:
         origin = left.origin if left.origin == right.origin else ""
-        left = replace(left, centered=left.centered and right.centered, origin=origin)
+        row_dim = left.row_dim and right.row_dim
+        left = replace(left, centered=left.centered and right.centered, origin=origin, row_dim=row_dim)
         if (left.above, left.below) != (right.above, right.below):
             left = left.between(*(("", "") if left.kind != "number" else policies(left, right)))
         either_one = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)

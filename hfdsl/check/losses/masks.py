@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from hfdsl.check.bodies.interpretation import Operation
+from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.losses.functions import COUNTS
 from hfdsl.check.losses.terms import (
@@ -37,6 +37,11 @@ TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_no
 
 ELEMENTWISE_COUNTS: Final = functions("abs square")
 """Functions that give a number for each token, and so may be of a mask."""
+
+CONVERSIONS: Final = functions(
+    "bfloat16 bool clone contiguous cpu cuda detach double float half int long to type type_as"
+)
+"""Functions whose result has the dims of their tensor."""
 
 CHOICES: Final = functions("cat index_select masked_fill masked_select where")
 """Functions that take some numbers of a tensor, or put others among them."""
@@ -86,16 +91,32 @@ def masks_of_test(operation: Operation[PolicyValue]) -> frozenset[str]:
 
 def element(source: Quantity, index: ast.expr) -> Quantity:
     """Some of the elements; of log-probs of all tokens those of chosen ones, if tensors pick them."""
-    parts = index.elts if isinstance(index, ast.Tuple) else []
-    picks = any(not isinstance(part, (ast.Constant, ast.Slice, ast.UnaryOp)) for part in parts)
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    is_of_rows = source.kind == "advantage" and source.of_rows and not source.masks
+    if is_of_rows and any(isinstance(part, ast.Slice) for part in parts):
+        return source  # it is the same for all tokens of a row
+    picks = parts != [index] and any(not isinstance(part, (ast.Constant, ast.Slice, ast.UnaryOp)) for part in parts)
     if picks and source.kind == "distribution":
         return replace(source, kind="log_prob").masked(SELECTION)
-    return source.masked(*masks_of_index(index))
+    return source.masked(*masks_of_index(index, row_dim=source.row_dim))
 
 
-def masks_of_index(index: ast.expr) -> frozenset[str]:
-    """The tokens that an index leaves out, as masks."""
+def keeps_dims(operation: Operation[PolicyValue]) -> bool:
+    """Whether the result has the rows and the tokens of a batch in its first two dims, as its tensor has."""
+    if not isinstance(operation.source, Quantity) or not operation.source.row_dim:
+        return False
+    if operation.function != SUBSCRIPT:
+        return operation.function in CONVERSIONS
+    index = operation.positional[0]
+    return all(isinstance(part, ast.Slice) for part in (index.elts if isinstance(index, ast.Tuple) else [index]))
+
+
+def masks_of_index(index: ast.expr, *, row_dim: bool = False) -> frozenset[str]:
+    """The tokens that an index leaves out, as masks; a slice of the ``row_dim`` takes all tokens of some rows."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if row_dim and isinstance(parts[0], ast.Slice):
+        parts = [ast.Slice(), *parts[1:]]
+        index = ast.Tuple(parts, ast.Load()) if len(parts) > 1 else parts[0]
     if _takes_all_tokens(index):
         return frozenset()
     if all(isinstance(part, (ast.Constant, ast.Slice, ast.UnaryOp)) for part in parts) and parts != [index]:

@@ -84,7 +84,8 @@ class Quantity:
     with the same ``origin`` are computed alike, from the same numbers. Of ``bounds``, a lower and an upper one, numbers
     that are held from one side have one. A gap, a ratio or a weight has a policy ``above`` and one ``below``, as their
     columns are called; old log-probs have one ``above``. Distributions and their entropies are certainly ``of_tokens``
-    if logits are, whose ``maker`` is what the body calls for them.
+    if logits are, whose ``maker`` is what the body calls for them. Numbers with a ``row_dim`` certainly have the rows
+    of a batch in their first dim, and tokens in the next.
     """
 
     kind: QuantityKind
@@ -103,6 +104,7 @@ class Quantity:
     below: str = field(default="", compare=False)
     of_tokens: bool = field(default=False, compare=False)
     maker: str = field(default="", compare=False)
+    row_dim: bool = field(default=False, compare=False)
     bounds: tuple[ClipBound | None, ClipBound | None] = field(default=(None, None), compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 

@@ -1,0 +1,56 @@
+"""Mini-batches are slices of rows, and the mask of their tokens has those of prompts, too."""
+
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, bool_, register
+from tests.corpus.learners import Descending, LearnerMetrics
+from tests.corpus.vocabulary import B, P, PolicyConfig, Prompts, R, Reward, Rollout, Scores, T, prompts_of
+
+
+class Sequence(Rollout):
+    attention_mask: bool_[B, T]
+
+
+@hf.function
+def joined(rollout: Rollout) -> Sequence:
+    ids, response = rollout.ids.tensor, rollout.response_mask.tensor
+    prompt = torch.ones(len(ids), ids.shape[1] - response.shape[1], dtype=torch.bool)
+    return Sequence(
+        ids=ids,
+        response_mask=response,
+        log_probs=rollout.log_probs,
+        attention_mask=torch.cat([prompt, response], dim=1),
+    )
+
+
+class Policy(Descending):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def learn(self, sequence: Sequence, scores: Scores) -> LearnerMetrics:
+        ids, gain, mask = sequence.ids.tensor, scores.reward.tensor[:, None], sequence.attention_mask.tensor
+        losses = []
+        for start in range(0, len(ids), 2):
+            stop = start + 2
+            tokens, part = ids[start:stop], mask[start:stop, 1:]
+            now = self.table[tokens[:, :-1]].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+            losses.append(-(now * gain[start:stop] * part).sum() / part.sum())
+        return self.descend(torch.stack(losses).mean())  # <- HF364
+
+
+@hf.dataflow
+def program(prompts: Prompts, actor: Policy, reward: Reward) -> LearnerMetrics:
+    rollout = actor.generate(prompts)
+    return actor.learn(joined(rollout), reward.score(rollout))
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        actor=hf.place(Policy, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
