@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +18,13 @@ from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.supervised import supervised
 from hfdsl.rl.models import captured_generation, generation, policies
 from hfdsl.testing import replay
+from tests.gpu.captured_programs import WIDE, ragged, share_memory
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, everything, numbers, policy
 
 pytestmark = pytest.mark.gpu
 GPUS = torch.cuda.device_count()
 BF16 = replace(tiny.TRAINING, autocast="bfloat16")
-WIDE = replace(  # heads of 64, as the attention kernels of GPUs like them
-    tiny.MODEL, config={**tiny.LLAMA, "hidden_size": 256, "intermediate_size": 512}
-)
 BY_TOKENS = w.BatchingConfig(tokens=64)
 
 
@@ -67,15 +64,6 @@ def test_captured_steps_sample_what_the_plain_engine_does(monkeypatch: pytest.Mo
         assert torch.equal(wanted.response_mask.tensor, actual.response_mask.tensor)
 
 
-def ragged(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Prompts, and draws with which responses end after 1 to ``length`` tokens: by the last one of the vocabulary."""
-    prompts, draw = tiny.prompts(rows), torch.Generator().manual_seed(0)
-    lengths = torch.linspace(1, length, rows).long()[torch.randperm(rows, generator=draw), None]
-    numbers = torch.rand(rows, length, generator=draw) * 0.8
-    numbers = torch.where(torch.arange(length) == lengths - 1, 1 - 2.0**-24, numbers)
-    return prompts.ids.tensor.cuda(), prompts.mask.tensor.cuda(), numbers.cuda()
-
-
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_rows_that_have_ended_leave_captured_steps(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of these few rows, down to the last one; with the graphs of the batch before in the second one."""
@@ -104,32 +92,6 @@ def test_shapes_of_captured_steps_share_their_memory() -> None:
     process.start()
     process.join()
     assert process.exitcode == 0
-
-
-def share_memory() -> None:
-    rows, length = 512, 120  # 128 MiB of keys and values
-    config, policy = w.GenerationConfig(length), policies.policy(WIDE, 1.0, SoleRank())
-    ids, mask, numbers = ragged(rows, length)
-    steps = captured_generation.CapturedGenerator(policy, config, [tiny.VOCABULARY - 1], tiny.PAD, None)
-
-    def reserved() -> int:
-        gc.collect()  # else what is left in cycles may be freed in between
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        return torch.cuda.memory_reserved()
-
-    steps(ids, mask, numbers)  # with what CUDA's libraries want for themselves
-    steps.forget()
-    empty, cached = reserved(), list[int]()
-    for few, drawn_of_few in ((rows, numbers), (rows, None), (rows // 2, numbers[: rows // 2])):
-        steps(ids[:few], mask[:few], drawn_of_few)
-        cached.append(steps.kept())
-    cache = 2 * 2 * 2 * 64 * 4 * rows * 128  # layers, both, heads, width, bytes
-    assert cache < cached[0] < cached[2] < cached[0] + cache / 2
-    assert abs(reserved() - empty - cached[2]) < cache / 2  # memory is reserved in large pieces
-    steps.forget()
-    assert steps.kept() == 0
-    assert reserved() - empty < cache / 2
 
 
 def test_bf16_learns_as_float32_does() -> None:
