@@ -22,3 +22,12 @@ def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
             elif isinstance(value, list):
                 nodes += [item for item in value if isinstance(item, ast.AST)]
     return tuple(nodes)
+
+
+def index_parts(index: ast.expr) -> list[ast.expr]:
+    """The expressions of an index, one for each dim that it names.
+
+    >>> [ast.unparse(part) for part in index_parts(ast.parse("x[1:, 0]", mode="eval").body.slice)]
+    ['1:', '0']
+    """
+    return index.elts if isinstance(index, ast.Tuple) else [index]

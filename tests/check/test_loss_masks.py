@@ -100,6 +100,7 @@ PROMPTS = {
     "    ratio = (selected(self.forward(some), some[:, 1:]) - old[start : start + 2, 1:]).exp()\n"
     "    mask = experience.attention_mask.tensor[start : start + 2, 1:]\n"
     "    loss = loss - (ratio * gain[start : start + 2] * mask).sum() / mask.sum()",
+    "all of it": "mask = experience.attention_mask.tensor[()][:, 1:]\n" + AVERAGE,
     "slices of rows by name": "loss, whole = 0.0, experience.attention_mask.tensor.float()\n"
     "for start in range(0, len(ids), 2):\n    stop = start + 2\n    some = ids[start:stop]\n"
     "    ratio = (selected(self.forward(some), some[:, 1:]) - old[start:stop][:, 1:]).exp()\n"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import hfdsl as hf
-from hfdsl import Dispatch, register
-from tests.corpus.vocabulary import TOKENS, Actor, PolicyConfig, Prompts, Rollout, Table
+from hfdsl import Dispatch, bool_, register
+from tests.corpus.vocabulary import TOKENS, Actor, B, PolicyConfig, Prompts, Rollout, T, Table
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 
 class LearnerMetrics(hf.Batch):
     loss: hf.Metric[float, Literal["mean"]]
+
+
+class Sequence(Rollout):
+    """A prompt with its response, and the mask of what is no padding in both."""
+
+    attention_mask: bool_[B, T]
+
+
+@hf.function
+def joined(rollout: Rollout) -> Sequence:
+    """The tokens with a mask of attention, in which all of the prompt is."""
+    import torch
+
+    ids, response = rollout.ids.tensor, rollout.response_mask.tensor
+    prompt = torch.ones(len(ids), ids.shape[1] - response.shape[1], dtype=torch.bool)
+    return Sequence(
+        ids=ids,
+        response_mask=response,
+        log_probs=rollout.log_probs,
+        attention_mask=torch.cat([prompt, response], dim=1),
+    )
 
 
 class Bigrams(hf.Worker):

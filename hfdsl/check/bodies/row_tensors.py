@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from hfdsl.check.bodies.interpretation import OPERATORS, Operation
+from hfdsl.check.syntax_trees import index_parts
 
 
 def functions(names: str) -> frozenset[str]:
@@ -274,7 +275,7 @@ def _is_number_or_none(index: ast.expr) -> bool:
 
 def indexed(value: RowTensor, index: ast.expr) -> BodyValue:
     """Index rows: all rows are left, if the index takes the whole first dim."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    parts = index_parts(index)
     match parts:
         case [ast.Slice(None, None, None), *rest]:
             if value.dims is None or any(isinstance(part, ast.Constant) and part.value is ... for part in rest):

@@ -25,6 +25,7 @@ from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
 from hfdsl.check.bodies.names import value_of
 from hfdsl.check.bodies.row_tensors import ELEMENTWISE, FORMS, NUMPY, REDUCTIONS, VIEWS, functions
 from hfdsl.check.sources import span_of
+from hfdsl.check.syntax_trees import index_parts
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.signatures import StaticType
 from hfdsl.graph.spans import Span, definition_span
@@ -189,5 +190,5 @@ def _elementwise(values: Sequence[StepValue]) -> StepValue:
 
 def _keeps_order(index: ast.expr) -> bool:
     """Whether an index leaves steps in their order: slices without a step."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    parts = index_parts(index)
     return all(isinstance(part, ast.Slice) and part.step is None for part in parts)

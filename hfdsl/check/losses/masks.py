@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
-from hfdsl.check.bodies.row_tensors import functions
+from hfdsl.check.bodies.row_tensors import CASTS, functions
 from hfdsl.check.losses.functions import COUNTS
 from hfdsl.check.losses.terms import (
     BEGINNING,
@@ -31,6 +31,7 @@ from hfdsl.check.losses.terms import (
     Quantity,
     has_terms,
 )
+from hfdsl.check.syntax_trees import index_parts
 
 TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_not logical_or lt ne ones ones_like")
 """Functions whose result may be a mask of tokens."""
@@ -38,9 +39,7 @@ TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_no
 ELEMENTWISE_COUNTS: Final = functions("abs square")
 """Functions that give a number for each token, and so may be of a mask."""
 
-CONVERSIONS: Final = functions(
-    "bfloat16 bool clone contiguous cpu cuda detach double float half int long to type type_as"
-)
+CONVERSIONS: Final = CASTS | functions("bfloat16 bool double float half type type_as")
 """Functions whose result has the dims of their tensor."""
 
 CHOICES: Final = functions("cat index_select masked_fill masked_select where")
@@ -91,7 +90,7 @@ def masks_of_test(operation: Operation[PolicyValue]) -> frozenset[str]:
 
 def element(source: Quantity, index: ast.expr) -> Quantity:
     """Some of the elements; of log-probs of all tokens those of chosen ones, if tensors pick them."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    parts = index_parts(index)
     is_of_rows = source.kind == "advantage" and source.of_rows and not source.masks
     if is_of_rows and any(isinstance(part, ast.Slice) for part in parts):
         return source  # it is the same for all tokens of a row
@@ -108,13 +107,13 @@ def keeps_dims(operation: Operation[PolicyValue]) -> bool:
     if operation.function != SUBSCRIPT:
         return operation.function in CONVERSIONS
     index = operation.positional[0]
-    return all(isinstance(part, ast.Slice) for part in (index.elts if isinstance(index, ast.Tuple) else [index]))
+    return all(isinstance(part, ast.Slice) for part in index_parts(index))
 
 
 def masks_of_index(index: ast.expr, *, row_dim: bool = False) -> frozenset[str]:
     """The tokens that an index leaves out, as masks; a slice of the ``row_dim`` takes all tokens of some rows."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    if row_dim and isinstance(parts[0], ast.Slice):
+    parts = index_parts(index)
+    if row_dim and parts and isinstance(parts[0], ast.Slice):
         parts = [ast.Slice(), *parts[1:]]
         index = ast.Tuple(parts, ast.Load()) if len(parts) > 1 else parts[0]
     if _takes_all_tokens(index):
@@ -149,5 +148,5 @@ def _leaves_out_beginning(parts: Sequence[ast.expr]) -> bool:
 
 def _takes_all_tokens(index: ast.expr) -> bool:
     """Whether an index takes all tokens of all rows, but the first or the last; it may add or drop a dim of 1."""
-    parts = [ast.unparse(part) for part in (index.elts if isinstance(index, ast.Tuple) else [index])]
+    parts = [ast.unparse(part) for part in index_parts(index)]
     return parts in (["...", "0"], [":", ":", "0"]) or {*parts} <= {":", "None", "...", "1:", ":-1"}

@@ -1,27 +1,9 @@
 """The mask of a loss is that of attention, which prompts are in."""
 
 import hfdsl as hf
-from hfdsl import Dispatch, bool_, register
-from tests.corpus.learners import Descending, LearnerMetrics
-from tests.corpus.vocabulary import B, P, PolicyConfig, Prompts, R, Reward, Rollout, Scores, T, prompts_of
-
-
-class Sequence(Rollout):
-    attention_mask: bool_[B, T]
-
-
-@hf.function
-def joined(rollout: Rollout) -> Sequence:
-    import torch
-
-    ids, response = rollout.ids.tensor, rollout.response_mask.tensor
-    prompt = torch.ones(len(ids), ids.shape[1] - response.shape[1], dtype=torch.bool)
-    return Sequence(
-        ids=ids,
-        response_mask=response,
-        log_probs=rollout.log_probs,
-        attention_mask=torch.cat([prompt, response], dim=1),
-    )
+from hfdsl import Dispatch, register
+from tests.corpus.learners import Descending, LearnerMetrics, Sequence, joined
+from tests.corpus.vocabulary import B, P, PolicyConfig, Prompts, R, Reward, Scores, prompts_of
 
 
 class Policy(Descending):

@@ -31,6 +31,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.check.sources import Function, span_of
+from hfdsl.check.syntax_trees import index_parts
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import PortType, Signature
@@ -240,7 +241,7 @@ def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | L
     """Some tokens of all rows, or their logits; None if it is not certain where they end."""
     tokens = _tokens(source)
     if tokens.layout == "moved":
-        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        parts = index_parts(index)
         keeps_ends = all(isinstance(part, (ast.Constant, ast.Slice)) and _is_open(part) for part in parts)
         return source if keeps_ends else None
     match index:

@@ -33,7 +33,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import span_of
-from hfdsl.check.syntax_trees import nodes_of
+from hfdsl.check.syntax_trees import index_parts, nodes_of
 from hfdsl.graph.program import FunctionCall, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span, definition_span
@@ -287,7 +287,7 @@ def _stored(statements: Sequence[ast.AST], steps: AbstractSet[str]) -> Iterator[
 
 def _is_at(index: ast.expr, steps: AbstractSet[str]) -> bool:
     """Whether an index takes one step of all rows."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    parts = index_parts(index)
     return any(isinstance(part, ast.Name) and part.id in steps for part in parts)
 
 
