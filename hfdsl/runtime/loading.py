@@ -8,8 +8,10 @@ A worked example: a queue has a place, and the loader takes 50 ms for a batch; s
     result 2          |
     next              batch 4
 
-Of what a loader reads nothing is lost: a batch that it was asked for comes first in the next stream if this one is left
-before it arrives, and a checkpoint waits for it.
+Of what a loader reads nothing is lost. A batch that it was asked for comes first in the next stream if this one is left
+before it arrives, and a checkpoint waits for it. Ctrl-C may come between any two instructions of the driver: within
+``wait``, while the driver sleeps, it leaves all as it is. Anywhere else in a stream it breaks the run, since a batch
+may be taken and not dispatched.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -49,10 +53,19 @@ class BatchSource(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
+class BatchRequest:
+    """A batch that a loader was asked for; ``arrived`` gets an item after the ``answer``."""
+
+    answer: ReadBatch | None = None
+    arrived: SimpleQueue[None] = field(default_factory=SimpleQueue)
+
+
 class LoaderThread:
     """Reads one batch at a time from a loader, in a separate thread, each only once it was asked for.
 
-    If an ``earlier`` loader was asked for a batch that has not been taken, this batch comes first.
+    If an ``earlier`` loader was asked for a batch that has not been taken, this batch comes first. It ``sleeps``
+    while the driver waits for a batch, so that an interrupt leaves all as it is.
 
     >>> source = LoaderThread(iter([1]), seconds=60.0, waiting=lambda: "queue 'scored'")
     >>> source.next(), source.next() is END, source.next() is END
@@ -67,51 +80,54 @@ class LoaderThread:
         earlier: LoaderThread | None = None,
     ) -> None:
         self._loader, self._seconds, self._waiting = loader, seconds, waiting
-        self._asks: SimpleQueue[bool] = SimpleQueue()
-        self._answers: SimpleQueue[ReadBatch] = SimpleQueue()
-        self._reading: SimpleQueue[ReadBatch] | None = None  # where the answer comes, if a batch was asked for
-        self._overdue: SimpleQueue[ReadBatch] | None = None  # where an answer may still come after its time
+        self.sleeps = False
+        self._asks: SimpleQueue[BatchRequest | None] = SimpleQueue()
+        self._reading: BatchRequest | None = None  # if a batch was asked for
+        self._overdue: BatchRequest | None = None  # whose batch may still come after its time
         self._answer: ReadBatch | None = None  # that has come, and was not taken
-        self._ended = False
+        self._taken_over = self._ended = False
         self._deadline = 0.0
         if earlier is not None:
             self._take_over(earlier)
         context = copy_context()
-        threading.Thread(
-            target=context.run, args=(_serve, loader, self._asks, self._answers), name="loader", daemon=True
-        ).start()
+        threading.Thread(target=context.run, args=(_serve, loader, self._asks), name="loader", daemon=True).start()
 
     def _take_over(self, earlier: LoaderThread) -> None:
         """Take over what an earlier loader was asked for; if it took too long, from the same iterator alone."""
         goes_on = earlier._loader is self._loader and isinstance(self._loader, Iterator)
-        self._reading, earlier._reading = earlier._reading or (earlier._overdue if goes_on else None), None
+        self._reading, self._taken_over = earlier._reading or (earlier._overdue if goes_on else None), True
         self._deadline = time.monotonic() + self._seconds
-        answer, earlier._answer = earlier._answer, None
+        answer = earlier._answer
         self._answer = None if answer is None or _is_end(answer) else answer
 
     def ask(self) -> None:
         """Have the loader read its next batch; do nothing if it has begun to, or has ended."""
         if self._reading is None and self._answer is None and not self._ended:
             self._deadline = time.monotonic() + self._seconds
-            self._asks.put(True)
-            self._reading = self._answers
+            self._reading, self._taken_over = BatchRequest(), False
+            self._asks.put(self._reading)
 
     @property
     def pending(self) -> bool:
         """Whether the loader is reading a batch, and has time left for it."""
-        return self._reading is not None and self._reading.empty() and time.monotonic() < self._deadline
+        return self._reading is not None and self._reading.answer is None and time.monotonic() < self._deadline
 
     def wait(self) -> None:
         """Wait until the loader has read what it was asked for, or has taken too long, which ``next`` reports."""
-        if self._reading is None:
+        reading = self._reading
+        self.sleeps = reading is not None and reading.answer is None
+        if reading is None:
             return
-        try:
-            self._answer = self._reading.get(timeout=max(0.0, self._deadline - time.monotonic()))
-        except Empty:
+        if self.sleeps:
+            with suppress(Empty):
+                reading.arrived.get(timeout=max(0.0, self._deadline - time.monotonic()))
+            self.sleeps = False
+        self._answer = reading.answer
+        if self._answer is None:
             waited = f"the loader yielded no batch for {self._seconds:g} s ({self._waiting()})"
             text = f"{waited}; if it needs longer, set stream(..., timeout=...)"
-            self._answer, self._overdue = (END, HfError("HF764", text)), self._reading
-        if self._reading is not self._answers and _is_end(self._answer):
+            self._answer, self._overdue = (END, HfError("HF764", text)), reading
+        if self._taken_over and _is_end(self._answer):
             self._answer = None  # the earlier loader has ended, and this one has not
         self._reading = None
 
@@ -144,7 +160,7 @@ class LoaderThread:
     def close(self) -> None:
         """Ask the loader for no more; the thread ends once it has returned what it was asked for."""
         self._ended = True
-        self._asks.put(False)
+        self._asks.put(None)
 
 
 def _is_end(answer: ReadBatch) -> bool:
@@ -152,11 +168,12 @@ def _is_end(answer: ReadBatch) -> bool:
     return answer[0] is END and answer[1] is None
 
 
-def _serve(loader: Iterable[Any], asks: SimpleQueue[bool], answers: SimpleQueue[ReadBatch]) -> None:
+def _serve(loader: Iterable[Any], asks: SimpleQueue[BatchRequest | None]) -> None:
     batches: Iterator[Any] | None = None
-    while asks.get():
+    while (reading := asks.get()) is not None:
         try:
             batches = iter(loader) if batches is None else batches  # which may take long, too
-            answers.put((next(batches, END), None))
+            reading.answer = next(batches, END), None
         except BaseException as error:  # noqa: BLE001  # carried to the thread that asked
-            answers.put((END, error))
+            reading.answer = END, error
+        reading.arrived.put(None)

@@ -315,7 +315,7 @@ def test_an_error_of_a_batch_is_not_one_of_the_checkpoint(bad: str, tmp_path: Pa
 
 
 class Interrupted(LoaderThread):
-    """Ctrl-C, once while the driver waits for the fifth batch."""
+    """Ctrl-C, once while the driver sleeps until the fifth batch is there."""
 
     waits = 0
 
@@ -323,6 +323,7 @@ class Interrupted(LoaderThread):
         """Wait for a batch, as ever, unless it is the fifth."""
         Interrupted.waits += 1
         if Interrupted.waits == 5:
+            self.sleeps = True
             raise KeyboardInterrupt
         super().wait()
 
@@ -361,6 +362,7 @@ def test_a_file_has_the_batch_that_the_loader_reads_during_an_interrupt(
 
     def interrupted(loader: LoaderThread) -> None:
         if next(waits) == 4:
+            loader.sleeps = True
             raise KeyboardInterrupt
         wait(loader)
 

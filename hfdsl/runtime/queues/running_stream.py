@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -86,16 +87,17 @@ class RunningStream:
         source, stream = self._source, self._recovering or self.begun
         if source is None or stream is None:
             return
-        source.wait()
-        if not source.has_batch:
-            return
-        batch = source.next()
-        try:
-            stream.read_ahead(batch)
-        except BaseException as error:
-            source.give_back(batch)
-            if self._processes.broken or not isinstance(error, Exception):
-                raise  # else no step can take the batch, which the stream reports
+        with self._interruptible(source):
+            source.wait()
+            if not source.has_batch:
+                return
+            batch = source.next()
+            try:
+                stream.read_ahead(batch)
+            except Exception:
+                source.give_back(batch)
+                if self._processes.broken:
+                    raise  # else no step can take the batch, which the stream reports
 
     def save(self, backend: Backend, folder: str) -> SavedStream | None:
         """Write the contents of the queues, as the stream does; None if it has none."""
@@ -182,7 +184,8 @@ class RunningStream:
                 self._check_current(source)
                 with self._processes.alone(f"a stream of '{self._plan.name}'"):
                     self._processes.submit_put_off(self._plan.name)
-                    result = next(results, END)
+                    with self._interruptible(source):
+                        result = next(results, END)
                 if result is END:
                     return
                 yield result
@@ -192,6 +195,17 @@ class RunningStream:
             source.close()
             self._processes.loaders.remove(source)
             decisions.close()
+
+    @contextmanager
+    def _interruptible(self, source: LoaderThread) -> Iterator[None]:
+        """Within this context, an interrupt breaks the run, unless the driver sleeps until the loader delivers."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception) or source.sleeps:
+                raise
+            with self._runner.breaking(self._runner.next_step):
+                raise
 
     def _leave(self) -> None:
         """End the loop of an earlier call, which the caller may still hold; its steps stay in progress."""
