@@ -179,6 +179,10 @@ def _group_problems(parts: Split, node: Node, *, loses: bool) -> Iterator[QueueP
     """The problems of a queue that dispatches prompts again, or ``loses`` groups to a filter."""
     first_filter = _filter_before(parts.graph, node)
     refills = isinstance(node.op, Queue) and node.op.late == "refill"
+    follows = any(parts.of[queue.id] == parts.producer(node) for queue, _ in parts.queues)
+    if loses and follows and isinstance(node.op, Queue) and not node.op.decides:
+        text = "has batches of what a filter keeps of one step, while those of a dynamic queue all have one size"
+        yield QueueProblem(f'{text}: use late="drop" or "refill"', first_filter)
     if refills and first_filter is not None and not loses:
         text = "dispatches the prompts of late groups again, but hf.fill or hf.take moves rows behind a filter"
         yield QueueProblem(f'{text}: put what the filter keeps into the queue, or use late="drop"', first_filter)

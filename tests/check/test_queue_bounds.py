@@ -109,6 +109,23 @@ def test_batches_behind_a_filter_are_full_unless_steps_are_taken_in_order(late: 
         assert [done.loss.value for done in running.stream([batch] * 8)] == [4.0] * 6  # 48 rows, 4 on each of 2 ranks
 
 
+@pytest.mark.parametrize("late", DISCIPLINES)
+def test_batches_of_a_dynamic_queue_are_not_what_a_filter_keeps(late: Late) -> None:
+    @hf.dataflow
+    def flow(rollout: Rollout, role: Trainer) -> Done:
+        taken = hf.queue(role.generate(rollout), lag=1, late="drop")
+        kept = hf.filter(taken, role.judge(taken).keep)
+        return role.update(hf.queue(kept, lag=1, late=late))
+
+    deployment = hf.Deployment(role=hf.place(Trainer, pool=hf.ResourcePool([1], use_gpu=False)))
+    checked = flow.check(deployment, {B: 4, R: 1})
+    assert checked.codes == (("HF765",) if late == "wait" else ())
+    if checked.ok:
+        flow.compile(deployment, {B: 4, R: 1})
+    else:
+        assert "has batches of what a filter keeps of one step" in checked.errors[0].message
+
+
 def plays_on(put_in: int, rows: int, places: int) -> bool:
     """Whether a producer and a reader of a queue with so many places return to where they began."""
     held = 0

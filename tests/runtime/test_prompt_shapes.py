@@ -41,29 +41,33 @@ class Reader(Engine):
 
 
 @hf.dataflow
-def reading(prompts: Texts, engine: Reader, judge: Judge, actor: Actor, *, late: Late = "refill") -> Trained:
+def reading(
+    prompts: Texts, engine: Reader, judge: Judge, actor: Actor, *, late: Late = "refill", group: int = 1
+) -> Trained:
     """As ``deciding``, of prompts with tokens."""
     samples = engine.read(prompts)
     named = hf.merge(Scored, prompts, samples, judge.score(samples))
-    trained = actor.update(hf.queue(named, lag=1, late=late))
+    trained = actor.update(hf.queue(named, group=group, lag=1, late=late))
     hf.sync(actor, engine)
     return trained
 
 
+def texts(first: int, rows: int, width: int = 3, *, hint: bool = True) -> Texts:
+    return Texts(
+        number=torch.arange(first, first + rows),
+        text=[f"prompt {n}" for n in range(first, first + rows)],
+        ids=torch.zeros(rows, width, dtype=torch.int64),
+        ragged=i64([torch.zeros(1 + (first // rows + n) % 3, dtype=torch.int64) for n in range(rows)]),
+        hint=i64(torch.arange(rows)) if hint else None,
+    )
+
+
 def loader(widths: list[int], hints: list[bool]) -> list[Texts]:
-    return [
-        Texts(
-            number=torch.arange(step * 4, step * 4 + 4),
-            text=[f"prompt {n}" for n in range(step * 4, step * 4 + 4)],
-            ids=torch.zeros(4, width, dtype=torch.int64),
-            ragged=i64([torch.zeros(1 + (step + n) % 3, dtype=torch.int64) for n in range(4)]),
-            hint=i64(torch.arange(4)) if hint else None,
-        )
-        for step, (width, hint) in enumerate(zip(widths, hints, strict=True))
-    ]
+    shapes = enumerate(zip(widths, hints, strict=True))
+    return [texts(step * 4, 4, width, hint=hint) for step, (width, hint) in shapes]
 
 
-def trained(batches: list[Texts], late: Late) -> list[int]:
+def trained(batches: list[Texts], late: Late, group: int = 1) -> list[int]:
     pools = {name: hf.ResourcePool([ranks], use_gpu=False, name=name) for name, ranks in (("e", 4), ("j", 4), ("a", 1))}
     place = hf.Deployment(
         engine=hf.place(Reader, pool=pools["e"]),
@@ -71,7 +75,7 @@ def trained(batches: list[Texts], late: Late) -> list[int]:
         actor=hf.place(Actor, pool=pools["a"]),
     )
     slow: Any = {"engine.read": GivenSeconds([(1, 1, 1, 1), (1, 1, 1, 30), *[(1, 1, 1, 1)] * 20]), "actor.update": 1.0}
-    with reading.given(late=late).compile(place).launch(seed=3) as running:
+    with reading.given(late=late, group=group).compile(place).launch(seed=3) as running:
         return [n for result in running.stream(batches, seconds=slow) for n in result.number.tensor.tolist()]
 
 
@@ -102,3 +106,12 @@ def test_ragged_prompts_are_dispatched_again() -> None:
     numbers = trained(loader([3] * 12, [True] * 12), "refill")
     assert numbers != sorted(numbers), "a prompt was late, and came again behind others"
     assert len(numbers) == len(set(numbers))
+
+
+@pytest.mark.parametrize("late", ["drop", "mask"])
+@pytest.mark.parametrize("sizes", [[4], [12, 16], [12, 4]])
+def test_a_step_puts_in_whole_groups(sizes: list[int], late: Late) -> None:
+    """The sizes of the loader's batches are unknown to the check here."""
+    text = rf"HF765: the queue in line \d+ of 'reading' cuts a group: a step puts in a number of rows, {sizes[-1]}, "
+    with pytest.raises(HfError, match=text):
+        trained([texts(0, size) for size in sizes], late, group=12)

@@ -93,6 +93,8 @@ def test_a_loader_that_was_not_called_is_named_with_its_call() -> None:
         yield from prompts(1, 4)
 
     with launched() as running:
+        with pytest.raises(WiringError, match=r"HF206: .* got type; call it: stream\(Loader\(\)\)"):
+            list(running.stream(Loader))  # type: ignore[arg-type]
         with pytest.raises(WiringError, match=r"HF206: .* got function; call it: stream\(batches\(\)\)"):
             running.stream(batches)  # type: ignore[arg-type]
         assert numbers(running.stream(batches())) == list(range(4))

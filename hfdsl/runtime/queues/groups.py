@@ -59,11 +59,19 @@ def _spec(queue: StagedQueue, sizes: Mapping[Any, int], *, trains: bool) -> Queu
 
 
 def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None, int | None]:
-    """The maximum number of groups per step, and the number per batch; None if a size is unknown."""
+    """The maximum number of groups per step, and the number per batch; None if a size is unknown.
+
+    Raises:
+        HfError: HF765 if the rows of either are not whole groups.
+    """
     put_in = dispatched_rows(queue, sizes).rows.get(queue.rows_of)
-    batch_groups = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
+    batch_rows = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
     group = queue.queue.group
-    return (None if put_in is None else put_in // group, None if batch_groups is None else batch_groups // group)
+    for words, rows in (("a step puts in", put_in), ("a batch has", batch_rows)):
+        if rows is not None and rows % group:
+            text = f"{words} a number of rows, {rows}, that is not divisible by its group={group}"
+            raise HfError("HF765", f"{queue.subject} cuts a group: {text}; give every step whole groups")
+    return (None if put_in is None else put_in // group, None if batch_rows is None else batch_rows // group)
 
 
 def are_known(queue: StagedQueue, sizes: Mapping[Any, int]) -> bool:

@@ -136,7 +136,7 @@ class RunningStream:
 
     def _check_loader(self, loader: Any) -> None:
         """Refuse what is no loader, such as a batch by itself, with its type."""
-        is_iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+        is_iterable = any(hasattr(type(loader), method) for method in ("__iter__", "__getitem__"))  # not of a class
         if isinstance(loader, (Batch, Mapping, str)) or not is_iterable:
             text = f"'{self._plan.name}' streams from a loader, which yields the batches of one step after another"
             call = f"call it: stream({getattr(loader, '__name__', 'loader')}())"
