@@ -159,7 +159,7 @@ def as_dict(decision: Decision) -> dict[str, object]:
 
 
 def from_dict(entry: Any) -> Decision:
-    """Convert from plain values; ``ValueError``, ``KeyError`` or ``TypeError`` for malformed ones."""
+    """Convert from plain values; for malformed ones, one of the errors that ``from_lines`` catches."""
     kind, queue, version = entry["kind"], str(entry["queue"]), int(entry["version"])
     lists = {name: tuple(map(int, entry.get(name, ()))) for name in ("groups", "prompts", "masked")}
     call: CallNumber | None = None
@@ -194,7 +194,7 @@ def from_lines(text: str, log: str = "the log") -> list[Decision]:
     for number, line in enumerate(lines, 1):
         try:
             decision = from_dict(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:  # which int raises for an infinite number
             if isinstance(error, json.JSONDecodeError) and number == len(lines) and not text.endswith("\n"):
                 problem = f"line {number} of {log} ends too early, as if the run had stopped while it wrote the line"
                 advice = "remove the line to repeat the decisions before it"

@@ -141,6 +141,9 @@ def test_a_line_that_is_no_decision_is_shown(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("[1, 2]\n")
     with launched() as running, pytest.raises(CheckpointError, match=r"HF761: line 1 of .* of a queue: '\[1, 2\]'"):
         running.stream(prompts(1, 4), replay=tmp_path / "log")
+    (tmp_path / "log").write_text('{"kind": "take", "queue": "queue", "version": Infinity, "groups": [0]}\n')
+    with launched() as running, pytest.raises(CheckpointError, match=r"HF761: line 1 of .* is not a decision"):
+        running.stream(prompts(1, 4), replay=tmp_path / "log")
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -194,6 +197,18 @@ def test_a_log_of_another_lag_is_refused_as_a_log(lag: int, tmp_path: Path) -> N
             return
         with pytest.raises(CheckpointError, match=r"HF761: the log has .*\"dispatch\".* where 'queue' \(lag 1, .* can"):
             list(results)
+
+
+@BOTH
+def test_a_log_of_other_queues_is_refused(late: Late, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with launched(late) as running:
+        list(running.stream(prompts(3, 4), log=log))
+    log.write_text(log.read_text().replace('"queue": "queue"', '"queue": "queue2"'))
+    with launched(late) as running:
+        with pytest.raises(CheckpointError, match=r"HF761: .* of a queue 'queue2', and this program has 'queue'"):
+            list(running.stream(prompts(3, 4), replay=log))
+        assert numbers(running.stream(prompts(3, 4))) == list(range(12)), "nothing was begun"
 
 
 @BOTH

@@ -98,6 +98,18 @@ class DecisionLog:
         self._loads = {decision.call: decision for decision in decisions if decision.call is not None}
         check_one_after_another({call: decision.loaded for call, decision in self._loads.items()})
 
+    def check_queues(self, names: Sequence[str]) -> None:
+        """Refuse to repeat decisions of other queues than those with these names.
+
+        Raises:
+            CheckpointError: HF761 for those.
+        """
+        for decision in self.expected or ():
+            if decision.queue not in names:
+                queues = ", ".join(f"'{name}'" for name in names)
+                text = f"the log has decisions of a queue '{decision.queue}', and this program has {queues}"
+                raise CheckpointError("HF761", f"{text}; a log can be repeated only by the program that wrote it")
+
     @classmethod
     def repeating(cls, decisions: Iterable[Decision]) -> Self:
         """A log without a file, of decisions recorded before."""

@@ -91,6 +91,8 @@ class StageStream:
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Dispatch, take and train as the queues decide, and yield the results of updates in order."""
+        names = [queue.name for queue in self._stages.queues]
+        log.check_queues(names)
         first = self._begin(source.next)
         if self._loop is None or self._run is None:
             return
@@ -103,7 +105,6 @@ class StageStream:
                 ended = {number for number, group in state.groups.items() if group.status == "ready"}
                 loop.queues[index] = state.run_again(ended)
                 ready |= {(index, number) for number in ended}
-            names = [queue.name for queue in self._stages.queues]
             world = LoggedWorld(run, log.expected, self._stages.links, names, ready)
         try:
             run.loads.repeated = log.loads

@@ -214,6 +214,7 @@ class Stream:
 
     def results(self, source: BatchSource, log: DecisionLog) -> Generator[Any]:
         """Submit stages as their queues allow, and yield the results of steps in order."""
+        log.check_queues([queue.spec.name for queue in self.order.queues])
         prompts = True
         while not log.repeated:
             stage = self.order.next(prompts=prompts and log.begins_steps, logged=log.next)
