@@ -8,11 +8,14 @@ A worked example, two ranks whose bodies gather a value from each other::
 
 Why it is right. *The same in every run*: one rank runs at a time, and passes its turn on only where it waits or ends,
 so the order does not depend on timing, and bodies of one group never run side by side. *No hang*: if rank 1 ends
-without a gather, all remaining ranks wait, which ``Turns`` sees at once.
+without a gather, all remaining ranks wait, which ``Turns`` sees at once. *An interrupt ends bodies*: Ctrl-C raises
+KeyboardInterrupt in the caller's thread, which raises it in the body that has the turn; the other ranks raise it where
+they wait. Otherwise the body would run on, and abort the interpreter at its exit if it were in a C++ library then.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +28,9 @@ from weakref import finalize
 from hfdsl.errors import HfError
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
+
+INTERRUPTED = 5.0
+"""Seconds for which an interrupt waits for a body to end: it ends once its call of a library has returned."""
 
 T = TypeVar("T")
 _Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
@@ -45,20 +51,23 @@ class Turns:
         self._ended: set[int] = set()
         self._count = 0
         self._stuck: str | None = None
+        self._interrupted = False
+        self._gate = threading.Lock()
+        self._in_body: int | None = None  # the rank in whose thread an interrupt may be raised
         self._tasks: list[_Tasks] = []
         self._threads: list[threading.Thread] = []
         self._stop = finalize(self, _stop_threads, self._tasks)
 
     def close(self) -> None:
-        """End the threads; that of a rank which an interrupt has left in its body ends with the body."""
+        """End the threads; that of a rank whose body an interrupt did not end in time ends with the body."""
         self._stop()
         if len(self._ended) == self._count:
             for thread in self._threads:
                 thread.join()
 
     def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
-        """Run all ranks; raise the first error after every rank has ended."""
-        self._turn, self._count, self._stuck = 0, len(bodies), None
+        """Run all ranks; raise the first error after every rank has ended, or an interrupt, which ends them."""
+        self._turn, self._count, self._stuck, self._interrupted = 0, len(bodies), None, False
         self._waits.clear()
         self._ended.clear()
         results: list[Any] = [None] * len(bodies)
@@ -67,7 +76,11 @@ class Turns:
         def run_rank(rank: int, body: Callable[[], T]) -> None:
             try:
                 self._until(rank, lambda: True)
-                results[rank] = body()
+                try:
+                    self._enter_body(rank)
+                    results[rank] = body()
+                finally:
+                    self._enter_body(None)
             except BaseException as error:  # noqa: BLE001  # carried to the caller's thread
                 errors[rank] = error
             finally:
@@ -81,26 +94,57 @@ class Turns:
             name = f"rank {len(self._threads)}"
             self._threads.append(threading.Thread(target=_run_tasks, args=self._tasks[-1:], name=name, daemon=True))
             self._threads[-1].start()
-        for rank, body in enumerate(bodies):
-            self._tasks[rank].put(partial(copy_context().run, partial(run_rank, rank, body)))
-        with self._condition:
-            self._condition.wait_for(lambda: len(self._ended) == len(bodies))
+        try:
+            for rank, body in enumerate(bodies):
+                self._tasks[rank].put(partial(copy_context().run, partial(run_rank, rank, body)))
+            with self._condition:
+                self._condition.wait_for(lambda: len(self._ended) == len(bodies))
+        except BaseException:
+            self._interrupt()
+            raise
         if errors:
             raise next(iter(errors.values()))  # ranks that wait for the one that failed fail after it
         return results
 
     def wait(self, rank: int, ready: Callable[[], bool]) -> None:
         """Let the other ranks run until ``ready``."""
+        self._enter_body(None)
         state = swap_streams(None)
         self._until(rank, ready)
         swap_streams(state)
+        self._enter_body(rank)
+
+    def _enter_body(self, rank: int | None) -> None:
+        """Note the rank whose body runs; None outside of it and while it waits, where an error would break the locks.
+
+        An error that another thread raises here comes once the gate has been left, so none comes later.
+        """
+        with self._gate:
+            if rank is not None and self._interrupted:
+                raise KeyboardInterrupt
+            self._in_body = rank
+
+    def _interrupt(self) -> None:
+        """End the bodies: in the one that runs, raise KeyboardInterrupt."""
+        with self._condition:
+            self._interrupted = True
+            self._condition.notify_all()
+        with self._gate:
+            ident = None if self._in_body is None else self._threads[self._in_body].ident
+            if ident is not None:
+                error = ctypes.py_object(KeyboardInterrupt)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error)
+        with self._condition:
+            self._condition.wait_for(lambda: self._in_body is None, timeout=INTERRUPTED)
 
     def _until(self, rank: int, ready: Callable[[], bool]) -> None:
         with self._condition:
             self._waits[rank] = ready
             if self._turn == rank and not ready():
                 self._pass_on()
-            self._condition.wait_for(lambda: self._stuck or (self._turn == rank and ready()))
+            self._condition.wait_for(lambda: self._interrupted or self._stuck or (self._turn == rank and ready()))
+            if self._interrupted:
+                raise KeyboardInterrupt
             if self._stuck and not ready():
                 raise HfError("HF807", f"rank {rank} waits for its peers in a collective, but {self._stuck}")
             del self._waits[rank]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -111,6 +113,31 @@ def test_the_error_of_a_rank_comes_before_those_who_wait_for_it() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         turns.run([waits, fails])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_interrupt_ends_the_bodies(ranks: int) -> None:
+    """Else they would run on, and abort the interpreter at its exit if they are in a C++ library then."""
+    turns, caller = Turns(), threading.get_ident()
+    began, ended = list[int](), list[int]()
+
+    def works(rank: int) -> None:
+        try:
+            began.append(rank)
+            time.sleep(0.1)  # in which the caller begins to wait
+            signal.pthread_kill(caller, signal.SIGINT)
+            for _ in range(3000):
+                time.sleep(0.01)
+        finally:
+            ended.append(rank)
+
+    with pytest.raises(KeyboardInterrupt):
+        turns.run([partial(works, rank) for rank in range(ranks)])
+    assert began == ended == [0], "ranks that had not begun do not begin"
+    assert turns.run([lambda: 1] * ranks) == [1] * ranks, "the threads take turns again"
+    threads = turns.run([threading.current_thread] * ranks)
+    turns.close()
+    assert not any(thread.is_alive() for thread in threads)
 
 
 # -- collectives
