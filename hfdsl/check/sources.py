@@ -113,6 +113,13 @@ def tested_for_none(span: Span) -> str | None:
     return _places(span.file).tests.get((span.line, span.column, span.end_column))
 
 
+def is_while(span: Span) -> bool:
+    """Whether a ``while`` statement decides by the expression at ``span``."""
+    written = linecache.getline(span.file, span.line).encode()
+    words = written[: span.column].split() or written.split()
+    return words[:1] == [b"while"]
+
+
 def unpacks(span: Span) -> str | None:
     """The first expression that a call or a dict literal unpacks with ``**`` at a span."""
     try:

@@ -204,12 +204,18 @@ def function_signature(body: Callable[..., Any], rows: RowDependence | GroupedBy
     Raises:
         DefinitionError: HF104, HF105, HF109, and HF113 if no parameter says how large groups are.
     """
+    if body.__name__ == "<lambda>":
+        error = DefinitionError(
+            "HF104", "hf.function takes a def: a lambda cannot annotate its parameters and its result"
+        )
+        error.span = definition_span(body)
+        raise error
     signature = _read(body, body.__name__, rows, None, skip_self=False)
     if isinstance(rows, GroupedBy):
         port = signature.port(rows.parameter)
         if port is None or port.type != StaticType(int):
-            expected = f"rows=hf.GroupedBy({rows.parameter!r}) needs a parameter '{rows.parameter}: int'"
-            error = DefinitionError("HF113", f"'{body.__name__}' has none: {expected}")
+            needed = f"rows=hf.GroupedBy({rows.parameter!r}) needs a parameter '{rows.parameter}: int'"
+            error = DefinitionError("HF113", f"{needed}, which '{body.__name__}' does not have")
             error.span = definition_span(body)
             raise error
     return signature

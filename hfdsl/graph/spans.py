@@ -204,7 +204,9 @@ def definition_span(subject: Callable[..., Any] | type) -> Span:
             return Span(inspect.getsourcefile(subject) or "<unknown>", _class_line(subject))
         function = inspect.unwrap(subject)  # a decorator's own function may be in another file
         file = inspect.getsourcefile(function) or "<unknown>"
-        return Span(file, _def_line(file, function.__code__.co_firstlineno), 0)
+        code = function.__code__
+        is_lambda = code.co_name == "<lambda>"  # has no def to look for
+        return Span(file, code.co_firstlineno if is_lambda else _def_line(file, code.co_firstlineno), 0)
     except (OSError, TypeError, AttributeError):
         return NOWHERE
 

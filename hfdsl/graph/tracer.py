@@ -100,9 +100,13 @@ class Tracer:
     ) -> Any:  # fmt: skip  # one line of optional facts
         """Record a mistake, and continue with a value that fits everywhere."""
         source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
+        span = traced_span(run_body.__code__)
+        helper = span.calls[-1].callee if span.calls else ""
+        if kind is MisuseKind.COMPUTE and helper.isidentifier() and helper not in self.within:
+            candidates = (helper,)
         misuse = Misuse(
             kind=kind,
-            span=traced_span(run_body.__code__),
+            span=span,
             subject=subject,
             name=name,
             candidates=candidates,
@@ -266,10 +270,13 @@ class Tracer:
         for part in parts:
             if not isinstance(part, Symbolic) or not isinstance(part._type, RecordType):
                 return self._not_rows(part, "merge")
-            for name in schema(part._type.record).fields:
-                if name in columns and name in fields:
-                    self.misuse(MisuseKind.MERGE_TWICE, record.__name__, name, (owners[name]._shown, part._shown), part)
-                columns[name], owners[name] = getattr(part, name), part
+            names = schema(part._type.record).fields
+            for owner in dict.fromkeys(owners[name] for name in names if name in owners and name in fields):
+                shared = [name for name in names if name in fields and owners.get(name) is owner]
+                both = [owner._shown, part._shown, *(["same"] if owner._operand == part._operand else [])]
+                self.misuse(MisuseKind.MERGE_TWICE, record.__name__, "', '".join(shared), tuple(both), part)
+            columns |= {name: getattr(part, name) for name in names}
+            owners |= dict.fromkeys(names, part)
         for name in fields:
             if name not in columns and name not in spare:
                 self.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
@@ -354,7 +361,12 @@ def _with_call(call: Span, callee: str) -> tuple[CallSite, ...]:
 
 
 def _identity(misuse: Misuse) -> tuple[object, ...]:
-    """The key of a misuse, reported once: a loop repeats a line, and ``list(x)`` iterates, then calls ``len(x)``."""
+    """The key of a misuse, reported once: a loop repeats a line, and ``list(x)`` iterates, then calls ``len(x)``.
+
+    All lines of a helper that compute are one mistake: it lacks a decorator.
+    """
+    if misuse.kind is MisuseKind.COMPUTE and misuse.candidates:
+        return misuse.kind, misuse.span.calls[-1]
     return misuse.kind, misuse.span, "" if misuse.kind is MisuseKind.CONTROL else misuse.name
 
 

@@ -143,8 +143,10 @@ class Dispatch(Enum, metaclass=_ModeNames):
 def _suggest(value: object, names: list[str], modes: str) -> str:
     from difflib import get_close_matches
 
-    similar = get_close_matches(str(value).upper(), names)
-    return (f"did you mean {similar[0]!r}? " if similar else "") + f"The {modes} are {', '.join(names)}"
+    written = str(value).upper()
+    similar = get_close_matches(written, names) or [name for name in names if name.startswith(f"{written}_")]
+    listed = f"the {modes} are {', '.join(names)}"
+    return f"did you mean {similar[0]!r}? T{listed[1:]}" if similar else listed
 
 
 _MEANINGS: dict[Dispatch, Protocol | Functions] = {member: PREDEFINED[member.name] for member in Dispatch}

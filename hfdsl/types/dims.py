@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
 from hfdsl.types.numbers import brief, is_count
@@ -20,8 +20,21 @@ X = TypeVar("X", covariant=True)
 Y = TypeVar("Y", covariant=True)
 
 
+def _refuse_arithmetic(left: object, right: object) -> Any:
+    """Refuse ``B + 1``, which type checkers read as no type: HF101."""
+    raise DefinitionError(
+        "HF101",
+        f"Python's operators do not combine dims, here {brief(left)} and {brief(right)}: write Add[...], Mul[...] or "
+        "Div[...], with Literal[4] for the number 4",
+    )
+
+
 class DimType(type):
     """The metaclass of dims: a dim prints as its name."""
+
+    if not TYPE_CHECKING:  # a type checker refuses them by itself
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse_arithmetic
+        __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _refuse_arithmetic
 
     def __repr__(cls) -> str:
         """The name alone: a dim stands in error messages."""
@@ -238,6 +251,11 @@ def size(expression: object) -> Size:
         return _OPERATIONS[origin](size(left), size(right))
     if origin is Literal and len(arguments) == 1 and is_count(arguments[0]):
         return constant(arguments[0])
+    if isinstance(expression, ForwardRef):
+        quoted = expression.__forward_arg__
+        raise DefinitionError(
+            "HF101", f"'{quoted}' in quotes is not a dim; write {quoted}, defined at module level above"
+        )
     shown = f"typing.Literal[{', '.join(map(brief, arguments))}]" if origin is Literal else brief(expression)
     dims = "a class derived from hf.Dim, or Add, Mul or Div of dims"
     advice = f"write Literal[{expression}] for a fixed size" if is_count(expression) else f"use {dims}, or Literal[4]"

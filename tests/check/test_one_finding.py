@@ -28,6 +28,13 @@ class Kept(hf.Batch):
     keep: bool_[B]
 
 
+class Wide(Rows):
+    y: f32[B, R]
+
+
+class Both(Wide, Kept): ...
+
+
 class Role(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def apply(self, rows: Rows) -> Rows: ...
@@ -202,3 +209,47 @@ def unread(rows: Rows, learner: Learner) -> None:
 def test_no_advice_removes_a_call_that_trains() -> None:
     notes = {finding.message.split("'")[1]: finding.notes for finding in unread.check()}
     assert notes == {"learner.learn": ("return it",), "learner.look": ("return it or remove the call",)}
+
+
+def test_a_helper_that_lacks_its_decorator() -> None:
+    def centered(rows: Rows, others: Rows) -> Rows:
+        half = rows.x * 0.5  # type: ignore[operator]  # the mistake
+        return Rows(x=half.tensor - others.x.tensor)
+
+    @hf.dataflow
+    def program(rows: Rows, role: Role) -> Rows:
+        return role.apply(centered(rows, role.apply(rows)))
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.message.startswith("'*' on 'rows.x' in 'centered': ")) == ("HF208", True)
+    assert finding.notes == ("decorate 'centered' with @hf.function, or move what computes into a function that is",)
+
+
+def test_an_inner_dataflow_that_computes() -> None:
+    @hf.dataflow
+    def inner(rows: Rows) -> Rows:
+        return Rows(x=rows.x * 2)  # type: ignore[operator]  # the mistake
+
+    @hf.dataflow
+    def program(rows: Rows, role: Role) -> Rows:
+        return role.apply(inner(rows))
+
+    [finding] = program.check().findings
+    assert finding.message == "'*' on 'rows.x': a dataflow passes values on and does not compute with them"
+
+
+def test_a_record_that_is_merged_twice() -> None:
+    @hf.dataflow
+    def program(wide: Wide, role: Role) -> Both:
+        return hf.merge(Both, wide, wide, role.choose(wide))
+
+    [finding] = program.check().findings
+    message = "columns 'x', 'y' of 'Both' come from 'wide', which is merged twice"
+    assert (finding.code, finding.message, finding.notes) == ("HF205", message, ("pass it once",))
+
+
+def test_pools_of_one_name_with_several_roles() -> None:
+    small, large = (hf.ResourcePool([size], use_gpu=False, name="pool") for size in (2, 4))
+    roles = {"first": hf.place(Role, pool=small), **dict.fromkeys(("second", "third"), hf.place(Role, pool=large))}
+    [finding] = three.check(hf.Deployment(**roles), {B: 64, R: 4}).findings
+    assert (finding.code, "of role 'second'" in finding.message) == ("HF514", True)

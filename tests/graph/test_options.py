@@ -142,7 +142,7 @@ def test_groups_that_are_none() -> None:
     [finding] = undefined.check().findings
     assert (finding.code, finding.message) == (
         "HF113",
-        "'without_the_parameter' has none: rows=hf.GroupedBy('size') needs a parameter 'size: int'",
+        "rows=hf.GroupedBy('size') needs a parameter 'size: int', which 'without_the_parameter' does not have",
     )
     with pytest.raises(hf.DefinitionError, match=r"^HF113: GroupedBy takes the name of a parameter, got 8$"):
         hf.GroupedBy(8)  # type: ignore[arg-type]  # the mistake

@@ -483,6 +483,28 @@ def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.primary.span.line == program.body.__code__.co_firstlineno + 3
 
 
+def test_a_lambda_is_no_function() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts) -> Prompts:
+        return hf.function(lambda prompts: prompts)(prompts)
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.primary.span.line) == ("HF104", program.body.__code__.co_firstlineno + 2)
+    assert finding.message == "hf.function takes a def: a lambda cannot annotate its parameters and its result"
+
+
+def test_a_loop_names_its_keyword() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, actor: Actor) -> Rollout:
+        rollout = actor.generate(prompts)
+        while rollout.log_probs:
+            break
+        return rollout
+
+    [finding] = program.check().findings
+    assert finding.message.startswith("'while' needs the value of 'actor.generate.log_probs'")
+
+
 def test_a_merge_takes_its_class_first() -> None:
     @hf.dataflow
     def program(prompts: Prompts, actor: Actor) -> Rollout:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -74,8 +74,10 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
         register(7)  # type: ignore[call-overload]
     with pytest.raises(ProtocolError, match=r"HF412: a dispatch mode is a Dispatch member or its name, got 7$"):
         register(7)  # type: ignore[call-overload]
-    with pytest.raises(ProtocolError, match=r"HF412: no protocol is called 'zzz'; The protocols are 3D_ALL_MICRO_DP, "):
+    with pytest.raises(ProtocolError, match=r"HF412: no protocol is called 'zzz'; the protocols are 3D_ALL_MICRO_DP, "):
         Dispatch("zzz")
+    with pytest.raises(ProtocolError, match=r"HF412: Dispatch has no DP; did you mean 'DP_PROTO'\? The protocols are "):
+        cast(Any, Dispatch).DP  # noqa: B018  # the access is what is tested
 
 
 @pytest.mark.parametrize("mode", Dispatch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Literal, TypeVar
+from typing import Any, ForwardRef, Literal, TypeVar
 
 import pytest
 from hypothesis import assume, given
@@ -245,6 +247,19 @@ def test_what_is_no_dim(expression: object, text: str) -> None:
         size(expression)
     assert str(error.value).startswith(text)
     assert error.value.code == "HF101"
+
+
+def test_a_dim_in_quotes_is_named() -> None:
+    with pytest.raises(DefinitionError, match="HF101: 'B' in quotes is not a dim; write B, defined at module level"):
+        size(ForwardRef("B"))
+
+
+@pytest.mark.parametrize("combine", [operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv])
+def test_operators_do_not_combine_dims(combine: Callable[[Any, Any], Any]) -> None:
+    for left, right in ((B, R), (B, 1), (2, B)):
+        with pytest.raises(DefinitionError, match="HF101: Python's operators do not combine dims, here") as error:
+            combine(left, right)
+        assert error.value.message.endswith(": write Add[...], Mul[...] or Div[...], with Literal[4] for the number 4")
 
 
 def test_a_dim_has_no_instances() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.sources import argument_span, keyword_span, parameter_span, port_span, return_span, unpacks
+from hfdsl.check.sources import argument_span, is_while, keyword_span, parameter_span, port_span, return_span, unpacks
 from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.program import Input, Node, Pack
 from hfdsl.graph.signatures import RecordType, Signature
@@ -41,8 +41,8 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     ),
     MisuseKind.COMPUTE: (
         "HF208",
-        "'{operator}' on '{m.subject}': a dataflow passes values on and does not compute with them",
-        "move it into a function decorated with @hf.function",
+        "'{operator}' on '{m.subject}'{inside}: a dataflow passes values on and does not compute with them",
+        "{decorate}",
     ),
     MisuseKind.ITEM: (
         "HF208",
@@ -61,7 +61,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     ),
     MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes {m.candidates[0]}, got {m.name}", ""),
     MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is built without its column '{m.name}'", "{producers}"),
-    MisuseKind.MERGE_TWICE: ("HF205", "column '{m.name}' of '{m.subject}' comes from {both}", "pass only one of them"),
+    MisuseKind.MERGE_TWICE: ("HF205", "{columns} of '{m.subject}' {comes} from {both}", "pass {once}"),
     MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),
     MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
     MisuseKind.NOT_A_RESULT: (
@@ -185,10 +185,13 @@ def misuses(context: Context) -> Iterator[Finding]:
     """The dataflow uses symbolic values only as a trace allows."""
     for misuse in map(_reclassified, context.program.graph.misuses):
         code, message, advice = MISUSES[misuse.kind]
+        several = "', '" in misuse.name  # columns of a merge
         fields = {
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
             "decide": DECIDE.get(misuse.name, DECIDE[""]),
+            "inside": f" in '{misuse.candidates[0]}'" if misuse.candidates else "",
+            "decorate": _decoration(misuse),
             "near": _unregistered(context, misuse) or closest(misuse.name, misuse.candidates),
             "producers": _column_producers(context, misuse) if "{producers}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
@@ -196,6 +199,9 @@ def misuses(context: Context) -> Iterator[Finding]:
             "takes": _arguments(misuse),
             "none": "; a call or a helper that returns nothing gives None" if misuse.name == "None" else "",
             "both": _both(*misuse.candidates) if "{both}" in message else "",
+            "columns": f"column{'s' * several} '{misuse.name}'",
+            "comes": "come" if several else "comes",
+            "once": "it once" if misuse.candidates[2:] else "only one of them",
         }
         finding = Finding(
             code.format(**fields),
@@ -207,7 +213,9 @@ def misuses(context: Context) -> Iterator[Finding]:
 
 
 def _reclassified(misuse: Misuse) -> Misuse:
-    """Unpacking with ``**`` makes Python ask for ``keys``: no user wrote that name."""
+    """Name what the user wrote: unpacking with ``**`` makes Python ask for ``keys``, and ``while`` for a truth."""
+    if misuse.kind is MisuseKind.CONTROL and misuse.name == "if" and is_while(misuse.span):
+        return replace(misuse, name="while")
     by_python = misuse.kind is MisuseKind.NO_COLUMN and misuse.name == "keys"
     unpacked = unpacks(misuse.span) if by_python else None
     return replace(misuse, kind=MisuseKind.CONTROL, name="**", subject=unpacked) if unpacked else misuse
@@ -226,8 +234,17 @@ def _suggestions(context: Context, misuse: Misuse) -> Iterator[Suggestion]:
             yield from fixes.merged(misuse.span, node, str(record))
 
 
-def _both(first: str, second: str) -> str:
-    """Two producers of one column, in words."""
+def _decoration(misuse: Misuse) -> str:
+    """The advice on what computes: a function that does needs a decorator."""
+    if misuse.candidates:
+        return f"decorate '{misuse.candidates[0]}' with @hf.function, or move what computes into a function that is"
+    return "move it into a function decorated with @hf.function"
+
+
+def _both(first: str, second: str, same: str = "") -> str:
+    """Two producers of one column, in words; ``same`` if they are one value."""
+    if same:
+        return f"{first!r}, which is merged twice"
     return f"two calls of {first!r}" if first == second else f"both {first!r} and {second!r}"
 
 

@@ -163,10 +163,12 @@ def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Sugge
 def pool_names_are_unique(context: Context) -> Iterator[Finding]:
     """A name stands for one pool: devices are identified by it."""
     first: dict[str, tuple[ResourcePool, str]] = {}
+    reported: list[ResourcePool] = []  # once for all roles on a pool
     for name, placement in context.program.placements.items():
         for root in roots(placement.pool):
             first_pool, owner = first.setdefault(root.name, (root, name))
-            if first_pool != root and context.program.deployment is not None:
+            if first_pool != root and root not in reported and context.program.deployment is not None:
+                reported.append(root)
                 yield Finding(
                     "HF514",
                     f"pools '{first_pool}' of role '{owner}' and '{root}' of role '{name}' have the same name",
