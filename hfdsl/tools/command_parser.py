@@ -348,29 +348,43 @@ def _add_run_commands(
     )
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+
+
 def _count(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")
     return number
 
 
 def _seed(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if not is_count(number, least=0):
         raise argparse.ArgumentTypeError(f"{in_digits(number)} is not {count_range(number, least=0)}")
     return number
 
 
 def _share(text: str) -> float:
-    share = float(text)
+    share = _number(text)
     if not 0 < share <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
     return share
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
+    number = _number(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return number

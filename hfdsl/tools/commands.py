@@ -21,6 +21,7 @@ def check(arguments: argparse.Namespace) -> int:
     """``hfdsl check``."""
     from hfdsl.tools.checking import check_targets
 
+    _refuse_env_alone(arguments)
     if arguments.fix:
         from hfdsl.tools.fixing import fix
 
@@ -28,6 +29,11 @@ def check(arguments: argparse.Namespace) -> int:
     if arguments.diff:
         raise UsageError("--diff goes with --fix: it shows what would be changed")
     return check_targets(arguments)
+
+
+def _refuse_env_alone(arguments: argparse.Namespace) -> None:
+    if arguments.env and not arguments.library:
+        raise UsageError("--env goes with --from: it sets the environment of another library's script")
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -51,6 +57,9 @@ def plan(arguments: argparse.Namespace) -> int:
     """
     from hfdsl.tools.plan_json import plans_as_dict
 
+    _refuse_env_alone(arguments)
+    if not arguments.predict and (arguments.bandwidth or arguments.latency is not None):
+        raise UsageError("--bandwidth and --latency go with --predict: they change the predicted times")
     if arguments.library:
         from hfdsl.tools.lowered import show_plans
 
@@ -95,6 +104,7 @@ def draw(arguments: argparse.Namespace) -> int:
     from hfdsl.tools.draw import check_path, draw_scene
     from hfdsl.tools.mermaid import flowchart
 
+    _refuse_env_alone(arguments)
     try:
         if arguments.output:
             check_path(arguments.output)

@@ -213,6 +213,8 @@ def only_target(module: ModuleType, place: str) -> tuple[str, Any]:
     preferred = preferred or targets
     if len(preferred) == 1:
         return preferred[0]
+    if not targets and Path(place).is_dir():
+        raise UsageError(f"'{place}' is a folder: 'hfdsl check --discover {place}' checks the programs in it")
     if not targets:
         raise UsageError(f"'{place}' has neither an hf.Experiment nor a function under @hf.dataflow")
     listed = "".join(f"\n  {place}:{name}" for name, _ in preferred)

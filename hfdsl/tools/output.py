@@ -96,9 +96,8 @@ def show_error(error: HfError, arguments: argparse.Namespace) -> None:
     """An error that a program raised outside of a check."""
     findings = findings_of(error)
     if findings:
-        target = next(
-            (value for name in ("target", "config", "run") if (value := getattr(arguments, name, None))), "hfdsl"
-        )
+        of_commands = ("target", "config", "run", "subject")
+        target = next((value for name in of_commands if (value := getattr(arguments, name, None))), arguments.name)
         report = Report(str(target), findings)
         show_report(report, arguments, None if machine(arguments) else sys.stderr)
     else:

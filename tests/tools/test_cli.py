@@ -123,6 +123,43 @@ def test_wrong_options_are_usage(capsys: Capture) -> None:
     assert caught.value.code == output.USAGE
 
 
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["run", "x.py", "--steps", "many"], "argument --steps: 'many' is not a whole number"),
+        (["run", "x.py", "--seed", "1.5"], "argument --seed: '1.5' is not a whole number"),
+        (["simulate", "x.py", "--keep", "half"], "argument --keep: 'half' is not a number"),
+        (["mcp", "--patience", "long"], "argument --patience: 'long' is not a number"),
+    ],
+)
+def test_an_option_that_is_no_number_is_named(argv: list[str], problem: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["check", "--env", "A=1"], "--env goes with --from: "),
+        (["check", "--fix", "--env", "A=1"], "--env goes with --from: "),
+        (["plan", "--env", "A=1"], "--env goes with --from: "),
+        (["draw", "--env", "A=1"], "--env goes with --from: "),
+        (["plan", "--bandwidth", "gpu=1e9"], "--bandwidth and --latency go with --predict: "),
+        (["plan", "--latency", "0"], "--bandwidth and --latency go with --predict: "),
+    ],
+)
+def test_an_option_without_effect_is_usage(argv: list[str], problem: str, program: str, capsys: Capture) -> None:
+    code, out, err = run_cli(capsys, argv[0], f"{program}:experiment", *argv[1:])
+    assert (code, out) == (output.USAGE, "")
+    assert problem in err
+
+
+def test_an_error_names_its_own_target(capsys: Capture, program: str) -> None:
+    _, _, err = run_cli(capsys, "schema", f"{program}:missing")
+    assert f"check of '{program}:missing': 1 error" in err
+
+
 @pytest.mark.parametrize("command", ["run", "simulate"])
 @pytest.mark.parametrize("seed", ["-1", "1.5", "true", str(2**63)])
 def test_a_seed_that_is_none_is_usage(command: str, seed: str, capsys: Capture) -> None:

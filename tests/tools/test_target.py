@@ -104,6 +104,13 @@ def test_the_only_target_needs_no_name(write: Write) -> None:
     )
 
 
+def test_a_folder_is_for_discovery(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("programs").mkdir()
+    says = "'programs' is a folder: 'hfdsl check --discover programs' checks the programs in it"
+    assert refused("programs") == says
+
+
 def test_several_targets_are_listed(program: str) -> None:
     assert refused(program) == (
         "'shouting.py' has 2 targets; choose one:\n  shouting.py:experiment\n  shouting.py:pondering"

@@ -61,6 +61,7 @@ def test_files_of_this_machine_are_not_asked_for_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
+        ("a = [1\n", 1, "it is not TOML: Unclosed array"),
         ("a = True\n", 1, "TOML writes true and false"),
         ("a = null\n", 1, "TOML has no null"),
         ("a = 1\nb = x/y\n", 2, "a string has quotes"),

@@ -48,7 +48,7 @@ def syntax_problem(text: str, span: Span, error: tomllib.TOMLDecodeError) -> str
         for habit, reason in _HABITS:
             if re.match(habit, remainder):
                 return f"{message}: {reason}"
-    return message
+    return f"it is not TOML: {message}"
 
 
 def _line_of(lines: list[str], name: str) -> int | None:
