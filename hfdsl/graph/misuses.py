@@ -34,6 +34,7 @@ class MisuseKind(Enum):
     CONTAINER = "a list, tuple or dict of symbolic values is passed to a call"
     NOT_A_RECORD = "an operation on rows was given a column"
     NOT_ROWS = "an operation on rows was given something without rows"
+    LIST_OF_ROWS = "an operation on rows was given a list with one record per rank"
     NO_SYNC = "a sync between roles that share no state"
     VARIADIC = "a parameter of the dataflow takes any number of values"
     NOT_A_COLUMN = "what takes an optional column was given something else"

@@ -33,6 +33,7 @@ from hfdsl.graph.program import (
     Take,
 )
 from hfdsl.graph.signatures import (
+    ListType,
     PortType,
     RecordType,
     Signature,
@@ -219,8 +220,7 @@ class Tracer:
     def minibatches(self, batch: Any, count: Any) -> tuple[Any, ...]:
         """``hf.minibatches`` on a symbolic record."""
         if not is_count(count):
-            if not (isinstance(count, Symbolic) and isinstance(count._operand, ErrorValue)):
-                self._bad_count("minibatches", count)
+            self._bad_count("minibatches", count)
             return (Symbolic(self, ErrorValue(), None, "<broken>"),)
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return (self._not_rows(batch, "minibatches"),)
@@ -320,6 +320,8 @@ class Tracer:
             self.nodes[-1] = replace(node, op=replace(node.op, during=name))
 
     def _bad_count(self, subject: str, value: object) -> Any:
+        if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
+            return value  # was reported where it comes from
         return self.misuse(MisuseKind.BAD_COUNT, subject, _in_words(value), (count_range(value),))
 
     def is_known_container(self, value: Any) -> bool:
@@ -339,6 +341,9 @@ class Tracer:
             return Symbolic(self, ErrorValue(), None, "<broken>")
         if isinstance(value, Symbolic) and isinstance(value._operand, Ref) and value._operand.column is not None:
             return self.misuse(MisuseKind.NOT_A_RECORD, operation, value._shown)
+        if isinstance(value, Symbolic) and isinstance(value._type, ListType):
+            shown = f"'{value._shown}', which is {value._type}"
+            return self.misuse(MisuseKind.LIST_OF_ROWS, operation, shown, producer=value)
         if isinstance(value, Symbolic):
             shown = f"'{value._shown}', which is {value._type}"
         else:

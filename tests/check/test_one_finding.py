@@ -43,6 +43,15 @@ class Role(hf.Worker):
     def choose(self, rows: Rows) -> Kept: ...
 
 
+class Lists(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def apply(self, rows: Rows) -> Rows: ...
+
+    @staticmethod
+    @register(Dispatch.DP_PROTO)
+    def choose(rows: Rows) -> Kept: ...
+
+
 @hf.function
 def join(left: Rows, right: Rows) -> Rows: ...
 
@@ -213,29 +222,28 @@ def test_no_advice_removes_a_call_that_trains() -> None:
 
 def test_a_helper_that_lacks_its_decorator() -> None:
     def centered(rows: Rows, others: Rows) -> Rows:
-        half = rows.x * 0.5  # type: ignore[operator]  # the mistake
-        return Rows(x=half.tensor - others.x.tensor)
+        return Rows(x=rows.x.tensor - others.x.tensor)
 
     @hf.dataflow
     def program(rows: Rows, role: Role) -> Rows:
         return role.apply(centered(rows, role.apply(rows)))
 
     [finding] = program.check().findings
-    assert (finding.code, finding.message.startswith("'*' on 'rows.x' in 'centered': ")) == ("HF208", True)
+    assert (finding.code, finding.message.startswith("'.tensor' on 'rows.x' in 'centered': ")) == ("HF208", True)
     assert finding.notes == ("decorate 'centered' with @hf.function, or move what computes into a function that is",)
 
 
 def test_an_inner_dataflow_that_computes() -> None:
     @hf.dataflow
     def inner(rows: Rows) -> Rows:
-        return Rows(x=rows.x * 2)  # type: ignore[operator]  # the mistake
+        return Rows(x=rows.x.tensor)  # the mistake
 
     @hf.dataflow
     def program(rows: Rows, role: Role) -> Rows:
         return role.apply(inner(rows))
 
     [finding] = program.check().findings
-    assert finding.message == "'*' on 'rows.x': a dataflow passes values on and does not compute with them"
+    assert finding.message == "'.tensor' on 'rows.x': a dataflow passes values on and does not compute with them"
 
 
 def test_a_record_that_is_merged_twice() -> None:
@@ -253,3 +261,39 @@ def test_pools_of_one_name_with_several_roles() -> None:
     roles = {"first": hf.place(Role, pool=small), **dict.fromkeys(("second", "third"), hf.place(Role, pool=large))}
     [finding] = three.check(hf.Deployment(**roles), {B: 64, R: 4}).findings
     assert (finding.code, "of role 'second'" in finding.message) == ("HF514", True)
+
+
+def test_rows_that_were_repeated_for_one_argument_alone() -> None:
+    @hf.dataflow
+    def program(rows: Rows, role: Role) -> Both:
+        repeated = role.apply(hf.repeat(rows, 4))
+        joined = join(rows, repeated)  # the mistake
+        return Both(x=joined.x, y=repeated.x, keep=role.choose(repeated).keep)
+
+    [finding] = program.check(dims={B: 8}).findings
+    assert finding.code == "HF212"
+
+
+def test_a_parameter_that_is_no_option() -> None:
+    @hf.dataflow
+    def program(rows: Rows, role: Role, n: int = 4) -> Rows:
+        return role.apply(hf.repeat(hf.take(rows, n), n))
+
+    [finding] = program.check().findings
+    assert (finding.code, "'n' of 'program'" in finding.message) == ("HF119", True)
+
+
+def test_a_list_of_ranks_where_rows_are_taken() -> None:
+    @hf.dataflow
+    def lists(rows: Rows, role: Lists) -> Rows:
+        return hf.repeat(role.apply(rows), 2)  # type: ignore[return-value, type-var]  # the mistake
+
+    @hf.dataflow
+    def chosen(rows: Rows, role: Lists) -> Kept:
+        return role.choose(rows)
+
+    [finding] = lists.check().findings
+    assert finding.notes[0].startswith("register its method with a protocol that joins the rows of the ranks")
+    assert finding.related[0].text == "'role.apply' returns PerRank[Rows of B rows]"
+    [finding] = chosen.check().findings
+    assert finding.notes == ("a registered method takes self: write 'choose' without @staticmethod",)

@@ -486,7 +486,8 @@ def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lambda_is_no_function() -> None:
     @hf.dataflow
     def program(prompts: Prompts) -> Prompts:
-        return hf.function(lambda prompts: prompts)(prompts)
+        copied: Prompts = hf.function(lambda prompts: prompts)(prompts)
+        return copied
 
     [finding] = program.check().findings
     assert (finding.code, finding.primary.span.line) == ("HF104", program.body.__code__.co_firstlineno + 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from inspect import getattr_static
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -13,6 +14,7 @@ from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.program import Input, Node, Pack
 from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.graph.spans import Span, definition_span
+from hfdsl.protocols.register import registration_of
 from hfdsl.types.batches import closest, schema
 
 _BOUNDS = "'{m.name}' of '{m.subject}' must be {m.candidates[0]}, and {m.candidates[1]}"
@@ -83,6 +85,11 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "HF206",
         "hf.{m.subject} takes a record of rows, got {m.name}",
         "give it a record that is a parameter of the dataflow or the result of a call{none}",
+    ),
+    MisuseKind.LIST_OF_ROWS: (
+        "HF206",
+        "hf.{m.subject} takes a record of rows, got {m.name}",
+        "register its method with a protocol that joins the rows of the ranks, such as Dispatch.DP_PROTO",
     ),
     MisuseKind.NO_SYNC: ("HF707", "{m.subject}: {m.name}", ""),
     MisuseKind.VARIADIC: (
@@ -274,6 +281,9 @@ def _unregistered(context: Context, misuse: Misuse) -> str:
     """The advice to register a method that the role does have."""
     if misuse.kind is not MisuseKind.NO_METHOD or not callable(getattr(_role(context, misuse), misuse.name, None)):
         return ""
+    member = getattr_static(_role(context, misuse), misuse.name)
+    if isinstance(member, (staticmethod, classmethod)) and registration_of(member.__func__) is not None:
+        return f"a registered method takes self: write '{misuse.name}' without @{type(member).__name__}"
     return f"'{misuse.name}' is not registered: write @register(Dispatch.DP_PROTO), or another protocol, above it"
 
 

@@ -16,6 +16,7 @@ from hfdsl.graph.program import Input, Node
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, PartStep
 from hfdsl.graph.samples import is_token_column
+from hfdsl.graph.values import MismatchKind
 
 # -- rows that meet
 
@@ -28,14 +29,27 @@ def rows_that_meet_are_the_same(context: Context) -> Iterator[Finding]:
     """
     compare, tokens = Comparison(context), context.program.origins.tokens
     generated = any(value.calls or value.columns for value in tokens)
+    miscounted = _with_miscounted_rows(context)
     for meeting in meetings(context):
         rows = compare.different_rows(meeting)
+        if rows is not None and not miscounted.isdisjoint(column.node for column in rows):
+            continue  # HF212 is the cause
         if rows is not None:
             yield _different_rows(context, meeting.node, *rows)
         elif generated:
             samples = _different_tokens(context, compare, meeting)
             if samples is not None:
                 yield _different_samples(context, meeting.node, *samples)
+
+
+def _with_miscounted_rows(context: Context) -> set[int]:
+    """The nodes whose rows depend on a call of values with different numbers of rows, which is a finding of its own."""
+    mismatches = (m for m in context.program.inference.mismatches if m.kind is MismatchKind.ROWS)
+    miscounted = {m.node for m in mismatches if len(set(map(context.known, m.sizes))) > 1}
+    for node in context.program.graph.nodes if miscounted else ():
+        if any(ref.node in miscounted for ref in node.refs):
+            miscounted.add(node.id)
+    return miscounted
 
 
 def _different_rows(context: Context, node: Node, left: RowColumn, right: RowColumn) -> Finding:
