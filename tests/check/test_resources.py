@@ -435,6 +435,27 @@ def test_a_pool_that_is_smaller_than_its_mesh_can_grow_where_the_cluster_has_roo
     assert not any("slots: processes" in line for line in helped(4, left, b=right)), "a part of another pool"
 
 
+def test_a_pool_that_is_too_small_says_which_pools_fit() -> None:
+    def reported(mesh: hf.Mesh, *, shared: bool = False) -> hf.Finding:
+        pool = hf.ResourcePool([3], name="x")
+        other = {"b": hf.place(Role, pool=pool)} if shared else {}
+        report = (two if shared else one).check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=mesh), **other), ROWS)
+        [finding] = [finding for finding in report if finding.code == "HF501"]
+        return finding
+
+    multiples = "; with another dp, a pool whose slots are a multiple of pp * tp = 2"
+    shared = reported(hf.Mesh(dp=2, tp=2), shared=True)
+    assert shared.notes == (f"this mesh fits a pool of 4 slots{multiples}",)
+    alone = reported(hf.Mesh(dp=8))
+    assert alone.notes == ("this mesh fits a pool of 8 slots; without mesh=, a role fits any pool",)
+
+
+def test_processes_without_gpus_stay_on_their_node() -> None:
+    pool = hf.ResourcePool([2], use_gpu=False, name="x")
+    [finding] = one.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=hf.Mesh(tp=4))), ROWS).findings
+    assert finding.help[-1] == "give pool 'x' 4 slots: processes [4]"
+
+
 def test_where_dp_cannot_fill_a_pool_other_slices_do_or_another_pool() -> None:
     def helped(processes: list[int], mesh: hf.Mesh, gpus: int | None = None) -> tuple[str, ...]:
         cluster = None if gpus is None else hf.Cluster(hf.Nodes(1, gpus=gpus, gpu_memory_gib=80, cpus=64))

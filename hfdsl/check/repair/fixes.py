@@ -244,7 +244,8 @@ def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: 
     if context.cluster is None and not pool.world_size % (mesh.pp * mesh.tp):
         return
     per_node, crossed = max(pool.processes), len(list(crossings(context)))
-    for width in dict.fromkeys((per_node, ranks)):
+    one_cpu_node = not pool.use_gpu and len(pool.processes) == 1  # has room for more processes
+    for width in dict.fromkeys((ranks, per_node) if one_cpu_node else (per_node, ranks)):
         processes = [min(width, ranks - first) for first in range(0, ranks, width)]
         larger = ResourcePool(processes, pool.use_gpu, pool.name)
         changes = {role: replace(deployment[role], pool=larger) for role in roles}

@@ -10,12 +10,13 @@ from hfdsl.check.capacity import shape, words
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod
-from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
+from hfdsl.check.repair.suggestions import Suggestion, with_note, with_suggestions
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.graph.misuses import MisuseKind
 from hfdsl.graph.program import Constant, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
@@ -124,7 +125,16 @@ def meshes_fill_pools(context: Context) -> Iterator[Finding]:
             Label(placement.span),
             tuple(Label(span, "placed so too") for span in others),
         )
-        yield with_suggestions(context, finding, _filled(context, places, roles))
+        finding = with_suggestions(context, finding, _filled(context, places, roles))
+        yield finding if finding.help and ranks < slots else with_note(finding, _fitting(placement.mesh))
+
+
+def _fitting(mesh: Mesh) -> str:
+    """The numbers of slots that certainly fit a mesh, or the same mesh with another dp."""
+    fits, unit = f"this mesh fits a pool of {_counted(mesh.world_size, 'slot')}", mesh.pp * mesh.tp
+    if unit == 1:
+        return f"{fits}; without mesh=, a role fits any pool"
+    return f"{fits}; with another dp, a pool whose slots are a multiple of pp * tp = {unit}"
 
 
 def _with_one_mesh(places: Mapping[str, Placement[Any]]) -> list[list[str]]:
