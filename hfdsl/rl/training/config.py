@@ -248,7 +248,10 @@ def _built(table: tables.Table, parts: NamedParts) -> RunConfig:
         if not errors:
             return config
     except ConfigError as error:
-        errors += [further for further in separated(error) if further.field not in reported]
+        others = [mistake for mistake in separated(error) if mistake.field not in reported]
+        # A reference copies a table with its mistakes, which are reported where they are written.
+        written = {mistake.field for mistake in others if mistake.field}
+        errors += [mistake for mistake in others if tables.copied_field(table, mistake.field or "") not in written]
     raise together(errors)
 
 

@@ -299,5 +299,8 @@ def _role_class(flow: Dataflow[..., Any], roles: Sequence[str], name: str, text:
         )
     role = find_named(find, text, f"roles.{name}") if isinstance(text, str) else text
     if not (isinstance(role, type) and issubclass(role, Worker)):
-        raise ConfigError("HF901", f"roles.{name}: {role!r} is not a role class", f"roles.{name}")
+        shown = repr(text if isinstance(text, str) else role)
+        raise ConfigError(
+            "HF901", f"roles.{name}: {shown} is not a role class, derived from hf.Worker", f"roles.{name}"
+        )
     return role

@@ -14,7 +14,8 @@ from hfdsl.rl.corrections import Correction
 from hfdsl.rl.training.algorithms import DrGRPOOptions
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
-from hfdsl.rl.training.toml.tables import as_table, to_toml
+from hfdsl.rl.training.toml.tables import as_table, read_toml, to_toml
+from hfdsl.rl.training.typed import separated
 from hfdsl.rl.workers import Reference, Verifier
 from tests.rl.training.toy import Adam, Follows, Keen, Policy, ToyConfig, table
 
@@ -94,7 +95,7 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
             "there is no field 'learning_rate' in 'policy'; did you mean 'policy.optimizer.learning_rate'?",
         ),
         ("roles.polcy=tests.rl.training.toy:Keen", "roles: 'following' has no role 'polcy'; did you mean 'policy'?"),
-        ("roles.reward=tests.rl.training.toy:table", "is not a role class"),
+        ("roles.reward=tests.rl.training.toy:table", "'tests.rl.training.toy:table' is not a role class, "),
         ("dims.Q=1", "dims: there is no dim 'Q'; there are: B, P, R"),
         ("Q=1", "there is no field 'Q'; there are: algorithm"),
         ("steps=0", "'steps' must be at least 1, got 0"),
@@ -135,7 +136,9 @@ def test_places_that_make_no_sense_are_reported(tmp_path: Path) -> None:
 def test_a_file_is_named_where_it_does_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("algorithm = 3\n[dims")
-    with pytest.raises(ConfigError, match=rf"HF901: {file}: Expected ']' at the end of a table declaration"):
+    with pytest.raises(
+        ConfigError, match=rf"HF901: {file}: it is not TOML: Expected ']' at the end of a table declaration"
+    ):
         load(file)
     file.write_text("algorithm = 3\n")
     with pytest.raises(ConfigError, match=rf"HF901: {file}: 'algorithm' \(str\) is missing|'algorithm' takes str"):
@@ -203,6 +206,23 @@ def test_a_change_may_be_a_table_with_references() -> None:
     assert loaded.table() == load(file).table()
     with pytest.raises(ConfigError, match="no field 'modl' in 'sampler'; did you mean 'model'"):
         load(file, ["sampler={modl = '$actor.model'}"])
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "field"),
+    [
+        ({"kind": "Charcters", "alphabet": "ab"}, "data.tokenizer.kind"),
+        ({"kind": "Characters", "alphabet": "ab", "lowercase": 1}, "data.tokenizer.lowercase"),
+    ],
+)
+def test_a_mistake_in_a_table_that_is_referred_to_is_one(tokenizer: dict[str, object], field: str) -> None:
+    written = read_toml("examples/spelling.toml")
+    written["data"]["tokenizer"] = tokenizer  # [reward] has tokenizer = "$data.tokenizer"
+    written["actor"]["generation"] = {"max_tokens": "six"}
+    with pytest.raises(ConfigError) as caught:
+        from_table(written)
+    mistakes = [error.message for error in separated(caught.value)]
+    assert sorted(message.split()[0].strip("'") for message in mistakes) == ["actor.generation.max_tokens", field]
 
 
 def test_a_seed_is_a_part_of_the_configuration(tmp_path: Path) -> None:

@@ -294,6 +294,24 @@ def _target(table: Mapping[str, Any], reference: str, path: str, field: str, abo
     return inner
 
 
+def copied_field(table: Mapping[str, Any], field: str) -> str | None:
+    """The field from which a reference copies ``field`` with the table that it is in; None if none does.
+
+    >>> table = {"actor": {"model": {"seed": 1}}, "reference": {"model": "$actor.model"}}
+    >>> copied_field(table, "reference.model.seed"), copied_field(table, "actor.model.seed")
+    ('actor.model.seed', None)
+    """
+    inner: Any = table
+    names = field.split(".")
+    for depth, name in enumerate(names, 1):
+        if not isinstance(inner, Mapping) or name not in inner:
+            return None
+        inner = inner[name]
+        if isinstance(inner, str) and (match := REFERENCE.fullmatch(inner)):
+            return ".".join((match[1], *names[depth:]))
+    return None
+
+
 def _refers_to_nothing(field: str, path: str, part: str, inner: Any) -> ConfigError:
     """The error for a reference whose ``part`` is not in ``inner``."""
     problem = f"'${path}' refers to '{path}', and "
