@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.body_checks import check_result, check_widths
 from hfdsl.graph.program import Ref
+from hfdsl.graph.spans import NOWHERE, traceback_span
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, from_columns, to_columns
 from hfdsl.plan.rows import RowTable
@@ -30,7 +32,7 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
     """The arguments that a dispatch function returns for whole values, one set per rank.
 
     Raises:
-        WiringError: HF407 if it returns anything but one entry per rank for each argument.
+        WiringError: HF407 if it raises, or returns anything but one entry per rank for each argument.
     """
     values = {}
     for name, operand in step.arguments:
@@ -39,7 +41,8 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
             rows = reader.table.rows.get(operand.node, 0) if isinstance(operand, Ref) else 0
             values[name] = reader.value(operand, port.type, ((0, rows),))
     positional, keywords = _arguments(step, values)
-    returned = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
+    with _users_function(step, "dispatch"):
+        returned = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
     lists = _by_name(step, tuple(positional), returned)
     for name, entries in lists.items():
         _check_entries(step, group, name, entries)
@@ -91,7 +94,20 @@ def _check_entries(step: Step, group: GroupView, name: str, entries: Any) -> Non
     entries_in_words = type(entries).__name__
     if isinstance(entries, (list, tuple)):
         entries_in_words = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
-    raise _dispatch_error(step, f"made {entries_in_words} for argument '{name}'; the mesh has {group.world_size} ranks")
+    needed = f"a list with an entry for each of {group.world_size} ranks is needed"
+    raise _dispatch_error(step, f"returned {entries_in_words} for argument '{name}', where {needed}")
+
+
+@contextmanager
+def _users_function(step: Step, kind: str) -> Iterator[None]:
+    """Report what a user's function raises as its call's error, with the line that raised it."""
+    try:
+        yield
+    except Exception as error:
+        raised, place = f"{type(error).__name__}: {error}", traceback_span(error)
+        where = step.signature.span if place == NOWHERE else place
+        text = f"the {kind} function of '{step.label}' raised {raised} ({where})"
+        raise WiringError("HF407", text) from error
 
 
 def _dispatch_error(step: Step, why: str) -> WiringError:
@@ -102,10 +118,12 @@ def collected(plan: Plan, step: Step, group: GroupView, contents: Sequence[Paylo
     """The result of a collect function for the outputs of all ranks.
 
     Raises:
-        WiringError: HF805 if that is not what the method declares, or has another number of rows or another width.
+        WiringError: HF407 if it raises; HF805 if that is not what the method declares, or has another number of rows
+            or another width.
     """
     outputs = [from_columns(step.signature.returns, _columns(content)) for content in contents]
-    value = step.custom.collect_fn(group, outputs) if step.custom else None
+    with _users_function(step, "collect"):
+        value = step.custom.collect_fn(group, outputs) if step.custom else None
     check_result(step.label, step.signature.returns, value, COLLECTED)
     check_widths(step.label, step.signature, {}, value, COLLECTED, planned_widths(plan, step))
     check_collected_rows(step, table, to_columns(value))

@@ -84,7 +84,8 @@ class Batch:
 
     Raises:
         DefinitionError: HF104, HF115, HF117 for a declaration that is not a record of columns with one row dim.
-        WiringError: HF201 unknown column, HF203 missing column, HF210 shape, HF220 dtype, HF231 absent column.
+        WiringError: HF201 unknown column, HF202 column without its name, HF203 missing column, HF210 shape, HF220
+            dtype, HF231 absent column.
     """
 
     __hf_columns__: dict[str, Any]
@@ -116,6 +117,9 @@ class Batch:
 
         def __new__(cls, *args: Any, **columns: Any) -> Any:
             """A record, or a symbolic one where a column belongs to a dataflow that is being traced."""
+            if args:
+                named = ", ".join(f"{name}=..." for name in schema(cls).fields)
+                raise WiringError("HF202", f"'{cls.__name__}' takes its columns by name: {cls.__name__}({named})")
             for value in columns.values():
                 if hasattr(type(value), "__hf_pack__"):  # a SymbolicColumn; isinstance of a protocol is slow
                     return value.__hf_pack__(cls, columns)

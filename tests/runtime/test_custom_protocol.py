@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -167,8 +168,14 @@ def test_a_dispatch_function_receives_arguments_in_the_order_of_the_parameters(f
         (lambda a, b: (([a] * 2,), {}), "returned nothing for argument 'b'"),
         (lambda a, b: (([a] * 2, [b] * 2), {"b": [b] * 2}), "returned argument 'b' twice, by position and by keyword"),
         (lambda a, b: (([a] * 2, [b] * 2), {"e": [b] * 2}), "returned argument 'e', which the method does not have"),
-        (lambda a, b: (([a] * 2, [b]), {}), "made 1 entry for argument 'b'; the mesh has 2 ranks"),
-        (lambda a, b: (([a] * 2, b), {}), "made Rows for argument 'b'; the mesh has 2 ranks"),
+        (
+            lambda a, b: (([a] * 2, [b]), {}),
+            "returned 1 entry for argument 'b', where a list with an entry for each of 2 r",
+        ),
+        (
+            lambda a, b: (([a] * 2, b), {}),
+            "returned Rows for argument 'b', where a list with an entry for each of 2 ranks",
+        ),
     ],
 )
 def test_a_dispatch_function_that_does_not_cover_the_arguments_is_refused(
@@ -177,6 +184,36 @@ def test_a_dispatch_function_that_does_not_cover_the_arguments_is_refused(
     monkeypatch.setattr(f"{__name__}.RETURNED", returned)
     with pytest.raises(WiringError, match=f"HF407: the dispatch function of 'roles.by_returned' {why}"):
         difference(by_returned)
+
+
+def odd(*_: object) -> Any:
+    raise ValueError("odd rows")
+
+
+class Refusing(hf.Worker):
+    @register({"dispatch_fn": odd, "collect_fn": first})
+    def dispatched(self, a: Rows) -> Rows:
+        return a
+
+    @register({"dispatch_fn": noting, "collect_fn": odd})
+    def collected(self, a: Rows) -> Rows:
+        return a
+
+
+@hf.dataflow
+def refused(a: Rows, roles: Refusing, *, collecting: bool = False) -> Rows:
+    return roles.collected(a) if collecting else roles.dispatched(a)
+
+
+@pytest.mark.parametrize("collecting", [False, True])
+def test_an_exception_in_a_function_of_a_protocol_names_the_call_and_the_line(collecting: bool) -> None:
+    placed = hf.Deployment(roles=hf.place(Refusing, pool=hf.ResourcePool([2], use_gpu=False)))
+    plan, name = refused.given(collecting=collecting).compile(placed, {B: 2}), "collect" if collecting else "dispatch"
+    place = f"{__file__}:{odd.__code__.co_firstlineno + 1}"
+    says = f"HF407: the {name} function of 'roles.{name}ed' raised ValueError: odd rows ({place})"
+    with plan.launch() as running, pytest.raises(WiringError, match=re.escape(says)) as caught:
+        running.step(Rows(x=torch.ones(2)))
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize(

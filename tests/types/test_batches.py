@@ -96,6 +96,10 @@ def changed(**update: Any) -> Callable[[], Any]:
     [
         (changed(logprobs=1), "HF201: 'Rollout' has no column 'logprobs'; did you mean 'log_probs'?"),
         (changed(zzz=1), "HF201: 'Rollout' has no column 'zzz'; there are: ids, prompt, log_probs, answer"),
+        (
+            lambda: Rollout(torch.zeros(2, 3)),  # type: ignore[call-arg]  # the mistake
+            ("HF202: 'Rollout' takes its columns by name: Rollout(ids=..., prompt=..., log_probs=..., answer=...)"),
+        ),
         (changed(answer=None, ids=None), "HF203: 'Rollout' is built without its column(s) ids, answer"),
         (
             changed(log_probs=torch.zeros(4, 3, dtype=torch.bfloat16)),
