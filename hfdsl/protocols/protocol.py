@@ -33,6 +33,7 @@ class Protocol:
     same value. ``collect`` says for every axis of one coordinate system, training (``pp dp tp``), generation
     (``dp micro_dp gen_pp gen_tp``) or flat (``rank``), whether all coordinates are taken in order (``"join"``) or one
     (``"first"``, ``"last"``, or a number). ``gives`` is what the caller gets: one joined batch or a list.
+    ``takes`` is what a call takes: whole values, or lists with one value per rank.
 
     Raises ``DefinitionError`` for a name (HF111) or a kind (HF112) that has no meaning, and ``ProtocolError`` (HF409)
     for axes that make no coordinate system.
