@@ -1,3 +1,4 @@
+# mypy: disable-error-code="empty-body"
 """One cause is one finding: mistakes that upset several rules are reported by the rule that they break."""
 
 from __future__ import annotations
@@ -192,3 +193,53 @@ def test_a_result_in_a_dict_is_reported_with_its_key() -> None:
         "'wrong' is annotated to return Prompts and returns Scores of B rows at key 'second'",
         "the dataflow returns a 'set' at key 'second', which is not a value of the graph",
     ]
+
+
+class Learner(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def update(self, rollout: Rollout) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> list[float]: ...
+
+
+class Misspelled(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Rollout: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("polcy")
+    def load(self, weights: list[float]) -> None: ...
+
+
+class OfAnotherName(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("actor")
+    def generate(self, prompts: Prompts) -> Rollout: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: list[float]) -> None: ...
+
+
+def test_a_misspelled_state_of_a_sync_is_one_mistake() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, learner: Learner, engine: Misspelled) -> None:
+        learner.update(engine.generate(prompts))
+        hf.sync(learner, engine)
+
+    assert program.check().codes == ("HF707",)
+
+
+def test_a_state_that_is_read_under_another_name_is_shown() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, learner: Learner, engine: OfAnotherName) -> None:
+        learner.update(engine.generate(prompts))
+        hf.sync(learner, engine)
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.related[0].text) == ("HF709", "reads 'actor', which no method of it loads")
+    assert finding.notes[0].startswith("if both are the same weights, give them one name; if not, ")

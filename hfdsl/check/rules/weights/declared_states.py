@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.graph.misuses import MisuseKind
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import RecordType, StaticType
 from hfdsl.graph.spans import definition_span
@@ -34,7 +35,8 @@ def states_are_declared(context: Context) -> Iterator[Finding]:
     for node in context.program.graph.calls:
         if isinstance(node.op, RoleCall):
             called.setdefault(context.program.graph.roles[node.op.role], []).append((node, node.op))
-    nodes = context.program.graph.nodes
+    nodes, misuses = context.program.graph.nodes, context.program.graph.misuses
+    unsynced = any(misuse.kind is MisuseKind.NO_SYNC for misuse in misuses)  # HF707 names the states already
     synced = {
         number
         for sync in context.program.syncs
@@ -56,7 +58,7 @@ def states_are_declared(context: Context) -> Iterator[Finding]:
                 notes=(f'declare @hf.{effect.kind}("{effect.state}") on it too: an override inherits no effects',),
             )
         yield from _ambiguous(role, calls, synced)
-        if not dropped:
+        if not dropped and not unsynced:
             yield from _unconnected(role, calls)
 
 
@@ -120,10 +122,13 @@ def _unconnected(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator
         return
     works = any({effect.kind for effect in effects_of(op.signature.body)} <= {"reads"} for _, op in calls)
     for state in sorted(loaded - trained - read - exported) if works else ():
-        close = nearest(state, sorted(read - trained - loaded))
+        others = sorted(read - trained - loaded)
+        close = nearest(state, others) or (others[0] if len(others) == 1 else None)
         loads = methods["loads"][state], f"loads '{state}', which no method of it reads"
         reads = (methods["reads"][close], f"reads '{close}', which no method of it loads") if close else None
         advice = f'@hf.reads("{state}") on the method that uses the weights lets the check see whether they are too old'
+        if close:
+            advice = f"if both are the same weights, give them one name; if not, {advice}"
         yield _finding(role, calls[0][0], loads, reads, advice)
 
 
