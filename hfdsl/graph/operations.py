@@ -18,6 +18,7 @@ from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.queueing import Late, queue_problem
 from hfdsl.protocols.state import no_sync, not_in_flight, sync_methods
 from hfdsl.protocols.worker import Worker
+from hfdsl.types.arguments import takes
 from hfdsl.types.batches import Batch, is_record, schema
 from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
 from hfdsl.types.dims import Dim
@@ -44,6 +45,7 @@ class _SameSignature(Protocol):
 def function(body: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def function(*, rows: RowDependence | GroupedBy) -> _SameSignature: ...
+@takes(DefinitionError, "HF118", "hf.function")
 def function(body: Any = None, /, *, rows: RowDependence | GroupedBy = Independent) -> Any:
     """Make a stateless function a node of the dataflows that call it; it may run wherever its rows already are.
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, get_args, get_origin
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.annotations import annotation_text, bounds_of_parameters, type_hints
@@ -324,7 +324,25 @@ def port_type(annotation: Any, where: str) -> PortType:
         raise DefinitionError(
             "HF104", f"{where} is a bare {annotation.__name__}: write its dtype and dims, as in f32[B, R]"
         )
+    if isinstance(annotation, type) and any(map(_is_column, _own_hints(annotation).values())):
+        name = annotation.__name__
+        raise DefinitionError("HF104", f"{where} has columns and is no record: write class {name}(hf.Batch)")
     return StaticType(annotation)
+
+
+def _is_column(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    return isinstance(origin, type) and issubclass(origin, (Column, Obj, Metric))
+
+
+def _own_hints(kind: type) -> dict[str, Any]:
+    """The annotations of a user's plain class; none if they cannot be evaluated."""
+    if not inspect.get_annotations(kind):
+        return {}
+    try:
+        return get_type_hints(kind)
+    except Exception:  # noqa: BLE001  # whatever they may name
+        return {}
 
 
 def _is_array(annotation: Any) -> bool:

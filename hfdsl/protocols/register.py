@@ -16,6 +16,7 @@ from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.placement import AxisPlacement, Sharded
 from hfdsl.protocols.predefined import ALL_TO_ALL, ONE_TO_ALL
 from hfdsl.protocols.protocol import Gives, Protocol
+from hfdsl.types.arguments import takes
 from hfdsl.types.batches import closest
 from hfdsl.types.numbers import checked_deadline
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, RowDependence, WholeRows, group_size
@@ -185,6 +186,7 @@ def register(  # type: ignore[overload-overlap]  # see above
 def register(
     dispatch_mode: ModeLike, execute_mode: Literal[Execute.ALL] = ..., **options: Unpack[_SplitOptions]
 ) -> _Same: ...
+@takes(ProtocolError, "HF412", "register")
 def register(
     dispatch_mode: ModeLike = Dispatch.ALL_TO_ALL,
     execute_mode: Execute = Execute.ALL,

@@ -18,7 +18,7 @@ from typing import (
     TypeVarTuple,
 )
 
-from hfdsl.errors import WiringError
+from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.types.dims import Size
 from hfdsl.types.dtypes import (
     BFloat16,
@@ -174,6 +174,14 @@ class Obj(Wrapper, Generic[T, Row]):
     __slots__ = ("_value",)
     holds = "objects"
 
+    if not TYPE_CHECKING:  # a type checker counts them by itself
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            try:
+                return super().__class_getitem__(parameters)
+            except TypeError:
+                raise DefinitionError("HF104", "Obj takes the type of an object and the row dim: Obj[str, B]") from None
+
     def __init__(self, value: Sequence[T]) -> None:
         self._value = list(value)
 
@@ -221,6 +229,15 @@ class Metric(Wrapper, Generic[T_co, Reduction]):
 
     __slots__ = ("_value",)
     holds = "value"
+
+    if not TYPE_CHECKING:  # as above
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            try:
+                return super().__class_getitem__(parameters)
+            except TypeError:
+                text = 'Metric takes the type of a number and a reduction: Metric[float, Literal["mean"]]'
+                raise DefinitionError("HF116", text) from None
 
     def __init__(self, value: T_co) -> None:
         self._value: T_co = number(value, "hf.Metric")

@@ -483,6 +483,27 @@ def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.primary.span.line == program.body.__code__.co_firstlineno + 3
 
 
+class Columns:
+    """Lacks its base class."""
+
+    reward: hf.f32[B]
+
+
+class Scorer(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def score(self, rollout: Rollout) -> Columns: ...  # type: ignore[empty-body]
+
+
+def test_a_class_of_columns_is_a_record() -> None:
+    @hf.dataflow
+    def program(rollout: Rollout, scorer: Scorer) -> Columns:
+        return scorer.score(rollout)
+
+    [finding] = program.check(dims={B: 4}).findings
+    says = "the result of 'Scorer.score' has columns and is no record: write class Columns(hf.Batch)"
+    assert (finding.code, finding.message) == ("HF104", says)
+
+
 def test_a_lambda_is_no_function() -> None:
     @hf.dataflow
     def program(prompts: Prompts) -> Prompts:
@@ -492,6 +513,11 @@ def test_a_lambda_is_no_function() -> None:
     [finding] = program.check().findings
     assert (finding.code, finding.primary.span.line) == ("HF104", program.body.__code__.co_firstlineno + 2)
     assert finding.message == "hf.function takes a def: a lambda cannot annotate its parameters and its result"
+
+
+def test_an_option_that_a_function_does_not_have_is_named() -> None:
+    with pytest.raises(DefinitionError, match=r"^HF118: hf.function has no parameter 'row'; did you mean 'rows'\?"):
+        hf.function(row=hf.Whole)  # type: ignore[call-overload]  # the mistake
 
 
 def test_a_loop_names_its_keyword() -> None:

@@ -80,6 +80,11 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
         cast(Any, Dispatch).DP  # noqa: B018  # the access is what is tested
 
 
+def test_an_option_that_register_does_not_have_is_named() -> None:
+    with pytest.raises(ProtocolError, match=r"^HF412: register has no parameter 'row'; did you mean 'rows'\?"):
+        register(Dispatch.DP_PROTO, row=Grouped(2))  # type: ignore[call-overload]  # the mistake
+
+
 @pytest.mark.parametrize("mode", Dispatch)
 def test_a_mode_of_the_field_travels_by_its_name_alone(mode: Dispatch) -> None:
     sent = pickle.dumps(mode)

@@ -84,3 +84,10 @@ def test_reductions() -> None:
     assert REDUCTIONS["sum"]([2**60, 1]) == 2**60 + 1, "integers are summed as integers"
     tenths = [0.1] * 10
     assert REDUCTIONS["sum"]([*tenths, 1e16, -1e16]) == REDUCTIONS["sum"]([1e16, *tenths, -1e16]) == 1.0
+
+
+def test_objects_and_metrics_take_two_parameters() -> None:
+    with pytest.raises(DefinitionError, match="^HF104: Obj takes the type of an object and the row dim"):
+        hf.Obj[B]  # type: ignore[misc]  # the mistake
+    with pytest.raises(DefinitionError, match=r"^HF116: Metric takes the type of a number and a reduction"):
+        hf.Metric[float]  # type: ignore[misc]  # the mistake
