@@ -87,7 +87,7 @@ def test_reductions() -> None:
 
 
 def test_objects_and_metrics_take_two_parameters() -> None:
-    with pytest.raises(DefinitionError, match="^HF104: Obj takes the type of an object and the row dim"):
+    with pytest.raises(DefinitionError, match=r"^HF104: Obj takes the type of an object and the row dim"):
         hf.Obj[B]  # type: ignore[misc]  # the mistake
     with pytest.raises(DefinitionError, match=r"^HF116: Metric takes the type of a number and a reduction"):
         hf.Metric[float]  # type: ignore[misc]  # the mistake
