@@ -341,11 +341,10 @@ class Tracer:
             return Symbolic(self, ErrorValue(), None, "<broken>")
         if isinstance(value, Symbolic) and isinstance(value._operand, Ref) and value._operand.column is not None:
             return self.misuse(MisuseKind.NOT_A_RECORD, operation, value._shown)
-        if isinstance(value, Symbolic) and isinstance(value._type, ListType):
-            shown = f"'{value._shown}', which is {value._type}"
-            return self.misuse(MisuseKind.LIST_OF_ROWS, operation, shown, producer=value)
         if isinstance(value, Symbolic):
-            shown = f"'{value._shown}', which is {value._type}"
+            kind, shown = value._type, f"'{value._shown}', which is {value._type}"
+            if isinstance(kind, ListType) and isinstance(kind.inner, RecordType):
+                return self.misuse(MisuseKind.LIST_OF_ROWS, operation, shown, producer=value)
         else:
             shown = f"role '{value._name}'" if isinstance(value, SymbolicRole) else brief(value)
         return self.misuse(MisuseKind.NOT_ROWS, operation, shown)
