@@ -15,8 +15,11 @@ from tests.check.loading import loaded
 
 MODULE = """
 from __future__ import annotations
+import random
+import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.utils.data import BatchSampler, SubsetRandomSampler
 import hfdsl as hf
 from hfdsl.rl.masked import aggregated, masked_mean, masked_sum
 

@@ -77,7 +77,7 @@ def _extreme(
     operation: Operation[PolicyValue], value: PolicyValue, other: PolicyValue, written: ast.expr, frame: CallFrame
 ) -> PolicyValue:
     """The smaller or the greater of two, of which the first says what it is, and the other is ``written``."""
-    if other is None and _is_number(written, frame):
+    if other is None and is_number(written, frame):
         other = POSITIVE
     if not isinstance(value, Quantity) or not isinstance(other, Quantity):
         return None
@@ -99,7 +99,7 @@ def _extreme(
     return replace(held, clipped=held.kind == "ratio")
 
 
-def _is_number(node: ast.expr, frame: CallFrame) -> bool:
+def is_number(node: ast.expr, frame: CallFrame) -> bool:
     """Whether an expression is certainly a number, such as ``1 - self.eps``, and not a tensor of a name."""
     number, attribute = frame.linear.of(node), f"{frame.scope.receiver}."
     is_made = isinstance(node, ast.Call) or (number is not None and not number.factors)

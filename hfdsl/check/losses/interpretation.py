@@ -37,11 +37,12 @@ from hfdsl.check.losses.frames import CallFrame
 from hfdsl.check.losses.functions import named_column, named_logits, of_tokens, root_of
 from hfdsl.check.losses.gradients import collect_loss, gradient_result
 from hfdsl.check.losses.log_probs import log_prob_result
-from hfdsl.check.losses.masks import keeps_dims, takes_some, tested
+from hfdsl.check.losses.masks import takes_some, tested
 from hfdsl.check.losses.names import COEFFICIENT
 from hfdsl.check.losses.ratios import collect_ratios
+from hfdsl.check.losses.rows import called_indices, dims_of, index_result, takes_rows
 from hfdsl.check.losses.tensors import container_result, tensor_result
-from hfdsl.check.losses.terms import POSITIVE, Dictionary, PolicyValue, Quantity, Several, has_kind
+from hfdsl.check.losses.terms import POSITIVE, Dictionary, Indices, PolicyValue, Quantity, Several, has_kind
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, StaticType
 from hfdsl.types.columns import ColumnSpec
@@ -56,6 +57,7 @@ TRANSFER_FUNCTIONS: Final[Sequence[TransferFunction]] = (
     gradient_result,  # detach, requires_grad_
     container_result,  # tuples and dictionaries
     tensor_result,  # exp, gather, clamp, mean, views
+    index_result,  # randperm, arange, nonzero, parts of what these give
 )
 """The transfer functions of operations, in order: the first one with a result is the one that applies."""
 
@@ -195,11 +197,13 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
     def of_column(self, spec: ColumnSpec, path: str) -> PolicyValue:
         """The numbers of a column, by its name."""
         value = None if path in self.unknown_columns else named_column(spec, path)
-        return replace(value, row_dim=len(spec.dims) > 1) if isinstance(value, Quantity) else value
+        return replace(value, dims=len(spec.dims)) if isinstance(value, Quantity) else value
 
     def of_element(self, value: PolicyValue) -> PolicyValue:
-        """The numbers of one row, which a loop takes from those of a batch."""
-        return replace(value, row_dim=False) if isinstance(value, Quantity) else value
+        """The numbers of one row, which a loop takes from those of a batch, or the next indices."""
+        if isinstance(value, Indices):
+            return Indices(value.dims - 1) if value.dims else None
+        return replace(value, dims=None) if isinstance(value, Quantity) else value
 
     def value(self, node: ast.expr) -> PolicyValue:
         """The value of an expression: also a literal number, or a constant of the module."""
@@ -211,7 +215,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
                 return terms.number(constant) if isinstance(constant, (int, float)) else None
             case ast.Attribute(owner, name) if name != "tensor":
                 return self.attribute(node, owner, name)
-        return super().value(node)
+        value = super().value(node)
+        is_list = isinstance(node, (ast.GeneratorExp, ast.ListComp)) and isinstance(value, Indices)
+        return Indices(value.dims + 1) if is_list and isinstance(value, Indices) else value
 
     def attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> PolicyValue:
         """An attribute: the logits that a model gives, a coefficient, or a view of a tensor."""
@@ -243,12 +249,14 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         result = self.frame.origins.traced(operation, result)  # what it is computed of
         result = distributed(operation, result, self.frame)  # whether it is of tokens
         collect_ratios(operation, result, self.frame)
+        dims = dims_of(operation, self.frame)
         if result is None:
-            return tested(operation)
-        result = terms.selected(result) if takes_some(operation) else result
+            test = tested(operation)
+            return replace(test, dims=dims) if isinstance(test, Quantity) else test
+        result = terms.selected(result) if takes_some(operation) and not takes_rows(operation) else result
         if not isinstance(result, Quantity):
             return result
-        return replace(result, place=self.frame.place(operation.node), row_dim=keeps_dims(operation))
+        return replace(result, place=self.frame.place(operation.node), dims=dims)
 
     # -- calls
 
@@ -267,6 +275,7 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             case ast.Name("Categorical"), _:
                 return categorical(call, map(self.value, [*call.args, *(k.value for k in call.keywords)]), self.frame)
         result = super().call(call)
+        result = called_indices(call, self.value) if result is None else result
         return named_logits(call) if result is None else result
 
     def evaluated(self, called: CalledFunction, call: ast.Call) -> PolicyValue:

@@ -15,6 +15,7 @@ from hfdsl.check.losses.terms import (
     POSITIVE,
     UNKNOWN_PART,
     Dictionary,
+    Indices,
     PolicyValue,
     Quantity,
     Several,
@@ -39,8 +40,8 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         return Several(tuple(map(either, left.values, right.values)))
     if isinstance(left, Quantity) and isinstance(right, Quantity) and left == right:
         origin = left.origin if left.origin == right.origin else ""
-        row_dim = left.row_dim and right.row_dim
-        left = replace(left, centered=left.centered and right.centered, origin=origin, row_dim=row_dim)
+        dims = left.dims if left.dims == right.dims else None
+        left = replace(left, centered=left.centered and right.centered, origin=origin, dims=dims)
         if (left.above, left.below) != (right.above, right.below):
             left = left.between(*(("", "") if left.kind != "number" else policies(left, right)))
         either_one = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)
@@ -79,7 +80,7 @@ def without_gradient(value: PolicyValue) -> PolicyValue:
             return replace(value, kind="old", constant=True, above=OWN if is_own else "")
         case Quantity("ratio"):
             return POSITIVE.masked(*value.masks).between(value.above, value.below)
-        case Quantity("number" | "advantage" | "old" | "reference"):
+        case Quantity("number" | "advantage" | "old" | "reference") | Indices():
             return value
         case Quantity() if value.kind == "entropy" or is_comparison(value) or value.constant:
             return replace(value, constant=True)

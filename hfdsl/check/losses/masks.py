@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
-from hfdsl.check.bodies.row_tensors import CASTS, functions
+from hfdsl.check.bodies.interpretation import Operation
+from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.losses.functions import COUNTS
 from hfdsl.check.losses.terms import (
     BEGINNING,
@@ -38,9 +38,6 @@ TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_no
 
 ELEMENTWISE_COUNTS: Final = functions("abs square")
 """Functions that give a number for each token, and so may be of a mask."""
-
-CONVERSIONS: Final = CASTS | functions("bfloat16 bool double float half type type_as")
-"""Functions whose result has the dims of their tensor."""
 
 CHOICES: Final = functions("cat index_select masked_fill masked_select where")
 """Functions that take some numbers of a tensor, or put others among them."""
@@ -97,23 +94,13 @@ def element(source: Quantity, index: ast.expr) -> Quantity:
     picks = parts != [index] and any(not isinstance(part, (ast.Constant, ast.Slice, ast.UnaryOp)) for part in parts)
     if picks and source.kind == "distribution":
         return replace(source, kind="log_prob").masked(SELECTION)
-    return source.masked(*masks_of_index(index, row_dim=source.row_dim))
+    return source.masked(*masks_of_index(index, of_rows=(source.dims or 0) > 1))
 
 
-def keeps_dims(operation: Operation[PolicyValue]) -> bool:
-    """Whether the result has the rows and the tokens of a batch in its first two dims, as its tensor has."""
-    if not isinstance(operation.source, Quantity) or not operation.source.row_dim:
-        return False
-    if operation.function != SUBSCRIPT:
-        return operation.function in CONVERSIONS
-    index = operation.positional[0]
-    return all(isinstance(part, ast.Slice) for part in index_parts(index))
-
-
-def masks_of_index(index: ast.expr, *, row_dim: bool = False) -> frozenset[str]:
-    """The tokens that an index leaves out, as masks; a slice of the ``row_dim`` takes all tokens of some rows."""
+def masks_of_index(index: ast.expr, *, of_rows: bool = False) -> frozenset[str]:
+    """The tokens that an index leaves out, as masks; a slice of the first dim takes all tokens of rows ``of_rows``."""
     parts = index_parts(index)
-    if row_dim and parts and isinstance(parts[0], ast.Slice):
+    if of_rows and parts and isinstance(parts[0], ast.Slice):
         parts = [ast.Slice(), *parts[1:]]
         index = ast.Tuple(parts, ast.Load()) if len(parts) > 1 else parts[0]
     if _takes_all_tokens(index):

@@ -21,6 +21,7 @@ from hfdsl.check.losses.extremes import clipped
 from hfdsl.check.losses.frames import CallFrame
 from hfdsl.check.losses.functions import CLIPS, GROWTHS, SAME, exponent
 from hfdsl.check.losses.masks import counted_by_mean, element, masks_of_choice, masks_of_test
+from hfdsl.check.losses.rows import index_of_rows
 from hfdsl.check.losses.terms import POSITIVE, Dictionary, PolicyValue, Quantity, Several, Sum, has_kind
 
 
@@ -33,6 +34,8 @@ def container_result(operation: Operation[PolicyValue], _: CallFrame) -> PolicyV
             return terms.part_of(several, position)
         case Several() as several, "values", _:
             return terms.part_of(several, 0)
+        case Several() as several, "indices", _:
+            return terms.part_of(several, 1)
     return None
 
 
@@ -58,7 +61,7 @@ def _of_quantity(operation: Operation[PolicyValue], source: Quantity, frame: Cal
         case ("abs" | "square", "gap") | ("pow", "gap") if exponent(operation) % 2 == 0:
             return Quantity("kl", base=source.base, constant=source.constant, masks=source.masks)
     if function == SUBSCRIPT:
-        return element(source, operation.positional[0])
+        return element(source, index_of_rows(operation))
     if function in GROWTHS and kind in ("number", "advantage", "old", "reference"):
         return POSITIVE.masked(*source.masks)
     if function in CLIPS:

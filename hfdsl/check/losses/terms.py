@@ -84,8 +84,8 @@ class Quantity:
     with the same ``origin`` are computed alike, from the same numbers. Of ``bounds``, a lower and an upper one, numbers
     that are held from one side have one. A gap, a ratio or a weight has a policy ``above`` and one ``below``, as their
     columns are called; old log-probs have one ``above``. Distributions and their entropies are certainly ``of_tokens``
-    if logits are, whose ``maker`` is what the body calls for them. Numbers with a ``row_dim`` certainly have the rows
-    of a batch in their first dim, and tokens in the next.
+    if logits are, whose ``maker`` is what the body calls for them. The first of ``dims``, None if unknown, are the rows
+    of a batch, and the next tokens; a single number has 0.
     """
 
     kind: QuantityKind
@@ -104,7 +104,7 @@ class Quantity:
     below: str = field(default="", compare=False)
     of_tokens: bool = field(default=False, compare=False)
     maker: str = field(default="", compare=False)
-    row_dim: bool = field(default=False, compare=False)
+    dims: int | None = field(default=None, compare=False)
     bounds: tuple[ClipBound | None, ClipBound | None] = field(default=(None, None), compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
@@ -152,7 +152,13 @@ class Stacked(NamedTuple):
     dim: str
 
 
-PolicyValue: TypeAlias = Quantity | Sum | Several | Dictionary | Stacked | None
+class Indices(NamedTuple):
+    """Numbers of rows, such as a shuffled order; of 2 ``dims`` they are those of mini-batches, and of 0 one row's."""
+
+    dims: int
+
+
+PolicyValue: TypeAlias = Quantity | Sum | Several | Dictionary | Stacked | Indices | None
 """The abstract value of an expression; None if unknown."""
 
 POSITIVE: Final = Quantity("number")
@@ -165,7 +171,7 @@ def number(value: float) -> Quantity:
     >>> number(-0.5).sign
     -1
     """
-    return Quantity("number", (value > 0) - (value < 0))
+    return Quantity("number", (value > 0) - (value < 0), dims=0)
 
 
 def has_kind(value: PolicyValue, *kinds: QuantityKind) -> bool:
