@@ -32,6 +32,7 @@ from hfdsl.check.bodies.objects import CalledFunction, KeptValue, KnownObject
 from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.scopes import without
+from hfdsl.check.bodies.specialized import Option, literal_arguments, without_other_branches
 from hfdsl.check.bodies.syntax import assigned_names, callee, definition_of
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature
@@ -73,6 +74,7 @@ class FlowInterpretation(Interpretation[V]):
         self.returned, self.followed = list[V | None](), list[str]()
         self.views = dict[str, str]()  # by name of a part or an element of a tensor the name of that
         self.written = set[str]()  # names of tensors of which something has been changed in place
+        self.literals: Mapping[str, Option] = {}  # parameters whose values a call says
         self.begin()
 
     def begin(self) -> None:
@@ -359,6 +361,11 @@ class FlowInterpretation(Interpretation[V]):
             inner.give(inner, dict(defaults(called.definition)))
             self.give(inner, arguments)
             inner.names |= {name: value for name, value in tables.unpacked(self, call).items() if name in parameters}
+            outer = without(self.literals, self.assigned)
+            inner.literals = literal_arguments(called.definition, call, arguments, outer)
+            given = frozenset(name for name in arguments if inner.names.get(name) is not None)
+            literals = frozenset(inner.literals.items())
+            inner.definition = without_other_branches(called.definition, literals, given)
             result = inner.completed().result()
         if called.is_closure:
             self.take_changes(inner)

@@ -20,11 +20,16 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
+from hfdsl.check.bodies.calls import defaults
 from hfdsl.check.bodies.syntax import assigned_names
 from hfdsl.check.sources import Function
 from hfdsl.check.syntax_trees import nodes_of
+
+Option: TypeAlias = bool | int | float | str | None
+"""A value that decides branches."""
 
 
 def bound_constants(definition: Function, call: ast.Call) -> Mapping[str, ast.expr]:
@@ -66,6 +71,33 @@ def specialized(
     known = {name: value for name, value in known.items() if name not in changed}
     function.body = _Known(constants, known, given - changed).statements(function.body) or [ast.Pass()]
     return function
+
+
+@lru_cache(maxsize=1024)  # so that a function for alike calls is one tree, whose nodes are found once
+def without_other_branches(
+    definition: Function, literals: frozenset[tuple[str, Option]], given: frozenset[str]
+) -> Function:
+    """A function without the branches that parameters decide against: those with literals, and those not ``None``."""
+    branches = (node.test for node in nodes_of(definition) if isinstance(node, (ast.If, ast.IfExp)))
+    tested = {name.id for test in branches for name in nodes_of(test) if isinstance(name, ast.Name)}
+    values = {name: value for name, value in literals if name in tested}
+    return specialized(definition, {}, given & tested, values) if values or given & tested else definition
+
+
+def literal_arguments(
+    definition: Function, call: ast.Call, arguments: Mapping[str, ast.expr], outer: Mapping[str, Option]
+) -> Mapping[str, Option]:
+    """The parameters whose value a call says, by default or as an argument: also one that its caller has ``outer``."""
+    is_open = any(keyword.arg is None for keyword in call.keywords)
+    bound = {**({} if is_open else dict(defaults(definition))), **arguments}
+    literals = dict[str, Option]()
+    for name, node in bound.items():
+        match node:
+            case ast.Constant(None | bool() | int() | float() | str() as value):
+                literals[name] = value
+            case ast.Name(passed) if passed in outer and name in arguments:
+                literals[name] = outer[passed]
+    return literals
 
 
 class _UndecidedError(Exception):
