@@ -126,6 +126,20 @@ EXTREMES = {
     "a method": HELD + SQUARES + "loss = (plain.{extreme}(clipped) * mask).sum(-1).mean()",
     "with a coefficient": HELD + "error = returns - now\nplain, clipped = error * error, (returns - held).square()\n"
     "loss = self.eps * token_mean(torch.{extreme}(clipped, plain), mask)",
+    "shuffled mini-batches": "loss = 0.0\nfor rows in torch.randperm(len(ids)).split(1):\n"
+    "    v, o, t, m = self.forward_micro_batch(ids[rows]), old[rows], returns[rows], mask[rows]\n"
+    "    c = o + torch.clamp(v - o, min=-eps, max=eps)\n"
+    "    loss = loss + token_mean(torch.{extreme}((v - t) ** 2, (c - t) ** 2), m) / len(ids)",
+    "rows that are selected": "loss, rows = 0.0, torch.randperm(len(ids))\n"
+    "v, o, t = (self.forward_micro_batch(ids.index_select(0, rows)), old.index_select(0, rows), returns[rows])\n"
+    "c = o + torch.clamp(v - o, min=-eps, max=eps)\n"
+    "loss = token_mean(torch.{extreme}((v - t) ** 2, (c - t) ** 2), mask[rows])",
+    "a dictionary": "loss, columns = 0.0, {'ids': ids, 'old': old, 'returns': returns, 'mask': mask}\n"
+    "for rows in torch.randperm(len(ids)).split(1):\n"
+    "    part = {name: column[rows] for name, column in columns.items()}\n"
+    "    v, o, t = self.forward_micro_batch(part['ids']), part['old'], part['returns']\n"
+    "    c = o + torch.clamp(v - o, min=-eps, max=eps)\n"
+    "    loss = loss + token_mean(torch.{extreme}((v - t) ** 2, (c - t) ** 2), part['mask']) / len(ids)",
     "mini-batches": "loss = 0.0\nfor v, o, t, m in zip(now.split(1), old.split(1), returns.split(1), mask.split(1)):\n"
     "    c = o + torch.clamp(v - o, min=-eps, max=eps)\n"
     "    loss = loss + token_mean(torch.{extreme}((v - t) ** 2, (c - t) ** 2), m) / len(ids)",
@@ -148,6 +162,9 @@ RIGHT = {
     "advantages as weights": "loss = token_mean(gains.abs() * (now - returns) ** 2, mask)",
 }
 ADVANTAGES = {
+    "shuffled mini-batches": "loss = 0.0\nfor rows in torch.randperm(len(ids)).split(1):\n"
+    "    error = self.forward_micro_batch(ids[rows]) - gains[rows]\n"
+    "    loss = loss + token_mean(error**2, mask[rows]) / len(ids)",
     "a square": "loss = token_mean((now - gains) ** 2, mask)",
     "a function": "loss = F.mse_loss(now, gains)",
     "a clip": HELD + "loss = token_mean(torch.max((now - gains).square(), (held - gains).square()), mask)",

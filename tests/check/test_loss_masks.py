@@ -19,7 +19,7 @@ import random
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils.data import BatchSampler, SubsetRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler, TensorDataset
 import hfdsl as hf
 from hfdsl.rl.masked import aggregated, masked_mean, masked_sum
 

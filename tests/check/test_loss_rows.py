@@ -44,6 +44,14 @@ PROMPTS = {
     + "    part = ids.index_select(0, rows)\n    mask = torch.index_select(whole, 0, rows)[:, 1:]\n"
     + "    ratio = (selected(self.forward(part), part[:, 1:]) - old.index_select(0, rows)[:, 1:]).exp()\n"
     + "    loss = loss - (ratio * gain[rows] * mask).sum() / mask.sum()",
+    "a loader": "loss, columns = 0.0, TensorDataset(ids, old, gain, experience.attention_mask.tensor)\n"
+    "for part, before, g, mask in DataLoader(columns, batch_size=2, shuffle=True):\n"
+    "    ratio = (selected(self.forward(part), part[:, 1:]) - before[:, 1:]).exp()\n"
+    "    loss = loss - (ratio * g * mask[:, 1:]).sum() / mask[:, 1:].sum()",
+    "a loader by name": "loss, columns = 0.0, TensorDataset(ids, old, gain, experience.attention_mask.tensor)\n"
+    "loader = DataLoader(columns, batch_size=2, shuffle=True)\nfor i, (part, before, g, mask) in enumerate(loader):\n"
+    "    ratio = (selected(self.forward(part), part[:, 1:]) - before[:, 1:]).exp()\n"
+    "    loss = loss - (ratio * g * mask[:, 1:]).sum() / mask[:, 1:].sum()",
     "a dictionary of columns": BATCHES
     + "    columns = {'ids': ids, 'old': old, 'gain': gain, 'mask': whole}\n"
     + "    part = {name: x[rows] for name, x in columns.items()}\n    mask = part['mask'][:, 1:]\n"
@@ -58,17 +66,38 @@ PROMPTS = {
     "    loss = loss - (r * g * mask).sum() / mask.sum()",
     "rows with an advantage": "keep = experience.advantages.tensor.abs() > 0.1\nmask = "
     "experience.attention_mask.tensor[keep][:, 1:]\nratio = ratio[keep]\ngain = gain[keep]\n" + AVERAGE,
-    "rows with a response": "keep = experience.response_mask.tensor.any(-1)\nrows = torch.where(keep)[0]\nmask = "
-    "experience.attention_mask.tensor[rows][:, 1:]\nratio = ratio[rows]\ngain = gain[rows]\n" + AVERAGE,
-    "rows by length": "rows = experience.response_mask.tensor.sum(dim=1).argsort(descending=True)\nmask = "
-    "experience.attention_mask.tensor[rows, 1:]\nratio, gain = ratio[rows], gain[rows]\n" + AVERAGE,
     "tokens that are no padding, shuffled": BATCHES + PART.replace("whole[rows, 1:]", "(part != PAD)[:, 1:]"),
     "tokens that are no padding, before": BATCHES.replace("experience.attention_mask.tensor", "ids != PAD") + PART,
     "old log-probs of the body": "with torch.no_grad():\n    old = selected(self.forward(ids), ids[:, 1:])\n"
     + BATCHES
     + PART.replace("old[rows, 1:]", "old[rows]"),
 }
+FULL = START.replace(*OF_LOSS) + (
+    "full = experience.response_mask.tensor.all(-1)\nsome = full if full.any() else ~full\n{rows}\n"
+    "part, mask = ids[rows], whole[rows]\nratio = (selected(self.forward(part), part[:, 1:]) - old[rows, 1:]).exp()\n"
+    "ratio, mask = ratio[:, -n:], mask[:, -n:]\nloss = -(ratio * gain[rows]).mean()"
+)
+WITHOUT_PADDING = {
+    "a test": "rows = full",
+    "rows of a test": "rows = torch.where(full)[0]",
+    "numbers of a test": "rows = full.nonzero().squeeze(-1)",
+    "a comparison of lengths": "rows = experience.response_mask.tensor.sum(-1) == n",
+    "rows of a comparison": "rows = torch.where(experience.response_mask.tensor.sum(-1) == n)[0]",
+    "an order by length": "rows = experience.response_mask.tensor.sum(-1).argsort()[-1:]",
+    "chosen one by one": "rows = [i for i in range(len(ids)) if full[i]]",
+    "sorted by length": "rows = sorted(range(len(ids)), key=lambda i: -experience.response_mask.tensor[i].sum())[:1]",
+    "sampled": "rows = next(iter(BatchSampler(SubsetRandomSampler(torch.where(full)[0]), 2, False)))",
+}
 RIGHT = {
+    "a loader": "loss, columns = 0.0, TensorDataset(ids, old, gain, experience.loss_mask.tensor)\n"
+    "for part, before, g, mask in DataLoader(columns, batch_size=2, shuffle=True):\n"
+    "    ratio = (selected(self.forward(part), part[:, 1:]) - before[:, 1:]).exp()\n"
+    "    loss = loss - (ratio * g * mask[:, 1:]).sum() / mask[:, 1:].sum()",
+    "a loader of tokens": "now = selected(self.forward(ids), ids[:, 1:])\n"
+    "mask = experience.attention_mask.tensor[:, 1:]\n"
+    "kept = experience.loss_mask.tensor[:, 1:].flatten()\nloss = 0.0\n"
+    "columns = TensorDataset(now.flatten()[kept], gain.expand_as(now).flatten()[kept], mask.flatten()[kept])\n"
+    "for part, g, mask in DataLoader(columns, batch_size=4):\n    loss = loss - (part * g * mask).sum() / mask.sum()",
     "shuffled rows": BATCHES.replace(*OF_LOSS) + PART,
     "shuffled rows of a split": SPLIT.replace(*OF_LOSS) + PART,
     "shuffled rows, and of their responses": BATCHES
@@ -116,6 +145,16 @@ def test_mini_batches_of_responses_are_not(tmp_path: Path, name: str) -> None:
     module = program(tmp_path, RIGHT[name])
     assert not learns_prompts(module)
     assert codes(module) == ()
+
+
+@pytest.mark.parametrize("name", WITHOUT_PADDING)
+def test_rows_that_may_have_no_padding_are_not(tmp_path: Path, name: str) -> None:
+    assert codes(program(tmp_path, FULL.replace("{rows}", WITHOUT_PADDING[name]))) == ()
+
+
+@pytest.mark.parametrize("order", ["order", "torch.arange(len(ids))", "experience.advantages.tensor.argsort()"])
+def test_rows_with_padding_are_reported(tmp_path: Path, order: str) -> None:
+    assert codes(program(tmp_path, FULL.replace("{rows}", f"rows = {order}[:1]"))) == ("HF355",)
 
 
 @pytest.mark.parametrize("name", OTHER_COUNTS)

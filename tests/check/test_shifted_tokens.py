@@ -14,6 +14,7 @@ from tests.check.loading import loaded
 
 MODULE = """
 from __future__ import annotations
+import numpy as np
 import torch
 import torch.nn.functional as F
 import hfdsl as hf
@@ -57,6 +58,17 @@ def step(rollout: Rollout, model: Model) -> LogProbs:
 """
 LOGITS = "logits = self.model(ids).logits\n"
 WRONG = {
+    "shuffled rows": "parts = []\nfor rows in torch.randperm(len(ids)).split(1):\n"
+    "    parts.append(selected(self.model(ids[rows]).logits[:, -n:], ids[rows, -n:]))\nlog_probs = torch.cat(parts)",
+    "shuffled rows, selected": "parts = []\nfor rows in torch.randperm(len(ids)).split(1):\n"
+    "    part = ids.index_select(0, rows)\n    parts.append(selected(self.model(part).logits, part))\n"
+    "log_probs = torch.cat(parts)",
+    "rows in a slice of a name": "parts = []\nfor start in range(0, len(ids), 2):\n    rows = slice(start, start + 2)\n"
+    "    part = ids[rows]\n    parts.append(selected(self.model(part).logits, part))\nlog_probs = torch.cat(parts)",
+    "a dictionary of shuffled rows": "parts, columns = [], {'ids': ids, 'response': response}\n"
+    "for rows in np.array_split(np.random.permutation(len(ids)), 2):\n"
+    "    part = {name: column[rows] for name, column in columns.items()}\n"
+    "    parts.append(selected(self.model(part['ids']).logits, part['ids']))\nlog_probs = torch.cat(parts)",
     "all": LOGITS + "log_probs = logits.log_softmax(-1).gather(-1, ids[..., None])[..., 0]",
     "a helper": LOGITS + "log_probs = selected(logits, ids)",
     "a method": "out = self.model(input_ids=ids, attention_mask=rollout.attention_mask.tensor)\n"
@@ -77,6 +89,14 @@ WRONG = {
     "    parts.append(selected(logits, part))\nlog_probs = torch.cat(parts)",
 }
 RIGHT = {
+    "shuffled rows": "parts = []\nfor rows in torch.randperm(len(ids)).split(1):\n"
+    "    parts.append(selected(self.model(ids[rows]).logits[:, -n - 1 : -1], ids[rows, -n:]))\n"
+    "log_probs = torch.cat(parts)",
+    "shuffled rows, shifted": "parts = []\nfor rows in torch.randperm(len(ids)).split(1):\n"
+    "    part = ids[rows]\n    parts.append(selected(self.model(part).logits[:, :-1], part[:, 1:]))\n"
+    "log_probs = torch.cat(parts)",
+    "places, and not rows": "at = torch.arange(ids.shape[1])[-n:]\nflat = ids[0]\n"
+    "log_probs = selected(self.model(ids).logits[:, at - 1], ids[:, at])",
     "shifted": LOGITS + "log_probs = selected(logits[:, :-1], ids[:, 1:])",
     "shifted, with dots": LOGITS + "log_probs = selected(logits[..., :-1, :].contiguous(), ids[..., 1:].contiguous())",
     "the response": LOGITS + "log_probs = selected(logits[:, -n - 1 : -1], ids[:, -n:])",

@@ -31,7 +31,8 @@ from hfdsl.types.columns import ColumnSpec
 
 SAME: Final = (
     functions(
-        "bfloat16 chunk clone contiguous cpu cuda detach double float half masked_fill nan_to_num split to unbind"
+        "bfloat16 bool chunk clone contiguous cpu cuda detach double float half index_select masked_fill nan_to_num "
+        "split to unbind"
     )
     | FORMS
     | VIEWS
@@ -104,8 +105,10 @@ class TargetError:
         return replace(self, smaller=self.smaller | other.smaller)
 
 
-CriticValue: TypeAlias = OfColumns | NewValues | ValueGap | TargetError | Literal["number"] | tuple[Any, ...] | None
-"""The abstract value of an expression; None if unknown, and a tuple for several."""
+CriticValue: TypeAlias = (
+    OfColumns | NewValues | ValueGap | TargetError | Literal["number"] | tuple[Any, ...] | dict[str, Any] | None
+)
+"""The abstract value of an expression; None if unknown, a tuple for several, and a dictionary for one."""
 
 
 class CriticErrors(NamedTuple):
@@ -140,7 +143,17 @@ class ErrorInterpretation(FlowInterpretation[CriticValue]):
 
     def detached(self, value: CriticValue) -> CriticValue:
         """A value without its gradient: new values are not learned by it."""
+        if isinstance(value, dict):
+            return {key: self.detached(entry) for key, entry in value.items()}
         return value if isinstance(value, OfColumns) or value == "number" else None
+
+    def table(self, entries: Mapping[str, CriticValue]) -> CriticValue:
+        """A dictionary of values."""
+        return dict(entries)
+
+    def entries(self, value: CriticValue) -> Mapping[str, CriticValue] | None:
+        """The values of a dictionary by key."""
+        return value if isinstance(value, dict) else None
 
     def several(self, values: Sequence[CriticValue]) -> CriticValue:
         """A tuple of values."""
@@ -192,6 +205,8 @@ class ErrorInterpretation(FlowInterpretation[CriticValue]):
             case "neg", TargetError():
                 return replace(source, sign=-source.sign)
             case _, OfColumns() | "number" if function in STATISTICS:
+                return "number"
+            case _, "number" if function == SUBSCRIPT:
                 return "number"
         if function in CLIPS and source is not None:
             return _held(source, operation.others)

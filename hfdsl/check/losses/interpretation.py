@@ -27,6 +27,7 @@ from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.names import value_of
 from hfdsl.check.bodies.objects import CalledFunction, KnownObject
+from hfdsl.check.bodies.row_indices import Indices, called_indices
 from hfdsl.check.losses import joins, terms
 from hfdsl.check.losses.arithmetic import arithmetic_result
 from hfdsl.check.losses.collected import Collected
@@ -40,9 +41,9 @@ from hfdsl.check.losses.log_probs import log_prob_result
 from hfdsl.check.losses.masks import takes_some, tested
 from hfdsl.check.losses.names import COEFFICIENT
 from hfdsl.check.losses.ratios import collect_ratios
-from hfdsl.check.losses.rows import called_indices, dims_of, index_result, takes_rows
+from hfdsl.check.losses.rows import dims_of, is_loaded, loaded_batches, row_index_result, takes_rows
 from hfdsl.check.losses.tensors import container_result, tensor_result
-from hfdsl.check.losses.terms import POSITIVE, Dictionary, Indices, PolicyValue, Quantity, Several, has_kind
+from hfdsl.check.losses.terms import POSITIVE, Batches, Dictionary, PolicyValue, Quantity, Several, has_kind
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, StaticType
 from hfdsl.types.columns import ColumnSpec
@@ -57,7 +58,7 @@ TRANSFER_FUNCTIONS: Final[Sequence[TransferFunction]] = (
     gradient_result,  # detach, requires_grad_
     container_result,  # tuples and dictionaries
     tensor_result,  # exp, gather, clamp, mean, views
-    index_result,  # randperm, arange, nonzero, parts of what these give
+    row_index_result,  # randperm, arange, nonzero, parts of what these give
 )
 """The transfer functions of operations, in order: the first one with a result is the one that applies."""
 
@@ -159,6 +160,16 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         super().set(target, value)
         self.frame.linear.set(target)
 
+    def take_from(self, target: ast.expr, iterated: ast.expr) -> None:
+        """Set the names of a loop: also those of a mini-batch of a loader."""
+        is_loader = isinstance(iterated, ast.Name) or (isinstance(iterated, ast.Call) and is_loaded(iterated))
+        batches = self.value(iterated) if isinstance(target, ast.Tuple) and is_loader else None
+        if not isinstance(target, ast.Tuple) or not isinstance(batches, Batches):
+            super().take_from(target, iterated)
+            return
+        for position, name in enumerate(target.elts):
+            self.set(name, terms.part_of(self.of_element(batches), position))
+
     # -- values
 
     def joined(self, left: PolicyValue, right: PolicyValue) -> PolicyValue:
@@ -202,7 +213,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
     def of_element(self, value: PolicyValue) -> PolicyValue:
         """The numbers of one row, which a loop takes from those of a batch, or the next indices."""
         if isinstance(value, Indices):
-            return Indices(value.dims - 1) if value.dims else None
+            return value.element()
+        if isinstance(value, Batches):
+            return Several(value.columns)
         return replace(value, dims=None) if isinstance(value, Quantity) else value
 
     def value(self, node: ast.expr) -> PolicyValue:
@@ -216,8 +229,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             case ast.Attribute(owner, name) if name != "tensor":
                 return self.attribute(node, owner, name)
         value = super().value(node)
-        is_list = isinstance(node, (ast.GeneratorExp, ast.ListComp)) and isinstance(value, Indices)
-        return Indices(value.dims + 1) if is_list and isinstance(value, Indices) else value
+        if not isinstance(node, (ast.GeneratorExp, ast.ListComp)) or not isinstance(value, Indices):
+            return value
+        return Indices(value.dims + 1) if not any(loop.ifs for loop in node.generators) else None
 
     def attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> PolicyValue:
         """An attribute: the logits that a model gives, a coefficient, or a view of a tensor."""
@@ -275,7 +289,8 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
             case ast.Name("Categorical"), _:
                 return categorical(call, map(self.value, [*call.args, *(k.value for k in call.keywords)]), self.frame)
         result = super().call(call)
-        result = called_indices(call, self.value) if result is None else result
+        if result is None:
+            result = called_indices(call, self.value) or loaded_batches(call, self.value)
         return named_logits(call) if result is None else result
 
     def evaluated(self, called: CalledFunction, call: ast.Call) -> PolicyValue:

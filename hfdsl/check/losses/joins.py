@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hfdsl.check.bodies.row_indices import Indices
 from hfdsl.check.losses.names import OTHER_MODELS
 from hfdsl.check.losses.terms import (
     OWN,
     POSITIVE,
     UNKNOWN_PART,
     Dictionary,
-    Indices,
     PolicyValue,
     Quantity,
     Several,

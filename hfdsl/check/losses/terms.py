@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from hfdsl.check.bodies.linear_numbers import Linear
+from hfdsl.check.bodies.row_indices import Indices
 from hfdsl.graph.spans import NOWHERE, Span
 
 QuantityKind: TypeAlias = Literal[
@@ -152,13 +153,13 @@ class Stacked(NamedTuple):
     dim: str
 
 
-class Indices(NamedTuple):
-    """Numbers of rows, such as a shuffled order; of 2 ``dims`` they are those of mini-batches, and of 0 one row's."""
+class Batches(NamedTuple):
+    """The mini-batches of a loader, each a tuple of some rows of these values."""
 
-    dims: int
+    columns: tuple[Any, ...]
 
 
-PolicyValue: TypeAlias = Quantity | Sum | Several | Dictionary | Stacked | Indices | None
+PolicyValue: TypeAlias = Quantity | Sum | Several | Dictionary | Stacked | Indices | Batches | None
 """The abstract value of an expression; None if unknown."""
 
 POSITIVE: Final = Quantity("number")

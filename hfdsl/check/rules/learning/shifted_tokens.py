@@ -25,6 +25,7 @@ from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.next_tokens import next_token_models
+from hfdsl.check.bodies.row_indices import Indices, called_indices, index_result, is_slice, with_whole_rows
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
@@ -82,8 +83,8 @@ class Logits:
     tokens: TokenPositions
 
 
-AlignedValue: TypeAlias = TokenPositions | ModelOutput | Logits | tuple[Any, ...] | None
-"""The abstract value of an expression; None if unknown."""
+AlignedValue: TypeAlias = TokenPositions | ModelOutput | Logits | Indices | tuple[Any, ...] | dict[str, Any] | None
+"""The abstract value of an expression; None if unknown, a tuple for several, and a dictionary for one."""
 
 
 class Misaligned(NamedTuple):
@@ -149,12 +150,22 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         """A tuple of values."""
         return tuple(values)
 
+    def table(self, entries: Mapping[str, AlignedValue]) -> AlignedValue:
+        """A dictionary of values."""
+        return dict(entries)
+
+    def entries(self, value: AlignedValue) -> Mapping[str, AlignedValue] | None:
+        """The values of a dictionary by key."""
+        return value if isinstance(value, dict) else None
+
     def of_part(self, value: AlignedValue, position: int) -> AlignedValue:
         """The value at a position of a tuple."""
         return value[position] if isinstance(value, tuple) and position < len(value) else None
 
     def of_element(self, value: AlignedValue) -> AlignedValue:
         """The part of tokens or logits that a loop takes at a time: a row, or several rows."""
+        if isinstance(value, Indices):
+            return value.element()
         if not isinstance(value, (TokenPositions, Logits)):
             return value
         return _laid_out(value, "" if _tokens(value).layout == "parts" else "moved")
@@ -166,6 +177,7 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
     def call(self, call: ast.Call) -> AlignedValue:
         """The result of a call; of tokens alone perhaps that of a model."""
         result = super().call(call)
+        result = called_indices(call, self.value) if result is None else result
         if isinstance(result, ModelOutput) and ast.unparse(call.func) in self.models:
             return Logits(result.tokens)
         if result is not None:
@@ -186,6 +198,8 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
     def of_operation(self, operation: Operation[AlignedValue]) -> AlignedValue:
         """The result of an operation on tokens, or on logits."""
         function, source = operation.function, operation.source
+        if (indices := index_result(operation)) is not None:
+            return indices
         if function == "logits":
             return Logits(source.tokens) if isinstance(source, (Logits, ModelOutput)) else None
         if function in PICKS and isinstance(source, Logits):
@@ -196,7 +210,10 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         if isinstance(source, TokenPositions) and function in FILLS:
             return replace(source, is_filled=True)
         if function == SUBSCRIPT and isinstance(source, (TokenPositions, Logits)):
-            return _cut(source, operation.positional[0])
+            return _cut(source, _index_of_rows(operation))
+        if function == "index_select" and isinstance(source, (TokenPositions, Logits)):
+            is_of_rows = [ast.unparse(dim) for dim in operation.positional[:1]] == ["0"]
+            return source if is_of_rows and not _tokens(source).layout else None
         if not isinstance(source, (TokenPositions, Logits)):
             return None
         is_moved = _tokens(source).layout == "moved" or function in MOVES
@@ -235,6 +252,19 @@ def _tokens(source: TokenPositions | Logits) -> TokenPositions:
 def _laid_out(source: TokenPositions | Logits, layout: Literal["", "parts", "moved"]) -> TokenPositions | Logits:
     tokens = replace(_tokens(source), layout=layout)
     return tokens if isinstance(source, TokenPositions) else Logits(tokens)
+
+
+def _index_of_rows(operation: Operation[AlignedValue]) -> ast.expr:
+    """The index of a subscript, with a slice in the place of indices of rows: either takes all tokens of some rows."""
+    [index], [value] = operation.positional, operation.others
+    rows = value[0] if isinstance(index, ast.Tuple) and isinstance(value, tuple) and value else value
+    takes_whole = rows == Indices(1) and all(map(is_slice, index_parts(index)[1:]))
+    return with_whole_rows(index) if takes_whole and not _tokens_moved(operation.source) else index
+
+
+def _tokens_moved(source: AlignedValue) -> bool:
+    """Whether the first dim need not be that of rows."""
+    return not isinstance(source, (TokenPositions, Logits)) or bool(_tokens(source).layout)
 
 
 def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | Logits | None:
