@@ -22,6 +22,8 @@ FIXED = {
     "around 0, of a constant": "held = torch.clip(ratio, -CLIP, CLIP)",
     "around 0, of a name": "eps = self.clip\nheld = ratio.clip(-eps, eps)",
     "around 0, in steps": "held = torch.clamp(ratio, 0 - self.clip, 0 + self.clip)",
+    "around 0, of a coefficient": "held = torch.clamp(ratio, -self.args.clip_coef, self.args.clip_coef)",
+    "around 0, of a parameter": "held = torch.clamp(ratio, -self.args.clip_param, self.args.clip_param)",
     "1 left out below": "held = ratio.clamp(self.clip, 1 + self.clip)",
     "1 left out below a minus": "held = ratio.clamp(-self.clip, 1.0 + self.clip)",
     "1 left out above": "held = ratio.clamp(1 - self.clip, self.clip)",
@@ -66,6 +68,7 @@ RIGHT = {
     ),
 }
 OTHER = {
+    "around 1, of a coefficient": "held = ratio.clamp(1 - self.args.clip_coef, 1 + self.args.clip_coef)",
     "ratios to look at": "held = ratio\nwith torch.no_grad():\n    tail = ratio.clamp(2.0, 10.0).mean()",
     "one bound": "held = ratio.clamp(max=self.clip)",
     "a weight between 0 and its bound": "held = ratio.clamp(0, self.clip)",
@@ -94,6 +97,11 @@ def between(ratio, low, high):
 
 class Policy(hf.Worker):
     clip_low, clip_high, most = 0.8, 1.2, 5.0
+
+    @property
+    def args(self):
+        return SimpleNamespace(clip_coef=0.2, clip_param=0.2)
+
 """
 
 

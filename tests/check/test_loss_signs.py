@@ -120,6 +120,11 @@ LOWERS = {
         "gains = (advantages - advantages.mean()) / (advantages.std() + 1e-8)\n"
         "loss = masked_average(ratio * gains, mask)"
     ),
+    "whitened advantages": (
+        "spread = ((advantages - advantages.mean()) ** 2).mean()\n"
+        "gains = (advantages - advantages.mean()) * torch.rsqrt(spread + 1e-8)\n"
+        "loss = (ratio * gains * mask).sum() / mask.sum()"
+    ),
     "cross entropy": (
         "nll = F.cross_entropy(self.logits(experience).flatten(0, 1), experience.ids.tensor.flatten(), "
         "reduction='none')\nloss = -(nll.view_as(old) * advantages).mean()"

@@ -37,7 +37,7 @@ COUNTS: Final = functions(
 )
 """Functions whose result is at least 0, whatever they take."""
 
-GROWTHS: Final = functions("exp pow relu sigmoid softmax softplus")
+GROWTHS: Final = functions("exp pow relu rsqrt sigmoid softmax softplus sqrt")
 """Functions whose result is at least 0, if it has no gradient."""
 
 MADE: Final[Mapping[str, Quantity]] = {

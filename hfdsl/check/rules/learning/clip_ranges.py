@@ -37,7 +37,9 @@ from hfdsl.graph.spans import Span
 SIDE: Final = re.compile(r"(^|_)(high|low|lower|max|min|upper)(?=_|$)")
 """The part of a name that says which bound a number is of."""
 
-RANGE: Final = re.compile(r"(.*_)?(clip|clip_?range|clip_?ratio|eps|epsilon)(_(clip|eps|epsilon|range|ratio))*")
+RANGE: Final = re.compile(
+    r"(.*_)?(clip|clip_?range|clip_?ratio|eps|epsilon)(_(clip|coef|coeff|eps|epsilon|param|range|ratio))*"
+)
 """The names of the range of a clip, without their sides: how far a ratio may be from 1."""
 
 USUAL: Final = (0.05, 0.2)
