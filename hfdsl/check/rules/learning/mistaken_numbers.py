@@ -27,6 +27,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import trains, update_lines, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.returned import gives_log_probs
+from hfdsl.check.losses.terms import NOW, OWN, is_surrogate, terms_of
+from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_note, with_suggestions
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
@@ -208,10 +210,18 @@ def _old_log_probs(program: Program) -> Mapping[str, tuple[Node, str]]:
 
 
 def _ratio_names(program: Program) -> set[str]:
-    """The names of the log-probs that updates divide by."""
+    """The names of the log-probs that updates divide by, as they declare, or as their bodies do."""
     updates = [update for update in update_lines(program.graph) if not forms_none(update)]
     ratios = (effect.ratio for update in updates for effect in effects(update, "writes"))
-    return {ratio.rpartition(".")[2] for ratio in ratios if ratio is not None}
+    paths = [*(ratio for ratio in ratios if ratio is not None), *(p for u in updates for p in _divided(program, u))]
+    return {path.rpartition(".")[2] for path in paths}
+
+
+def _divided(program: Program, update: Node) -> Iterator[str]:
+    """The paths of the old log-probs in the surrogates of a user's own update."""
+    body = interpreted_update(program, update)
+    terms = (term for loss in (body.losses if body is not None else ()) for term in terms_of(loss))
+    return (term.below for term in terms if is_surrogate(term) and term.below not in ("", NOW, OWN))
 
 
 def float_columns(node: Node) -> Iterator[str]:
