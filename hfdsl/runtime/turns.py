@@ -67,7 +67,7 @@ class Turns:
 
     def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
         """Run all ranks; raise the first error after every rank has ended, or an interrupt, which ends them."""
-        self._turn, self._count, self._stuck, self._interrupted = 0, len(bodies), None, False
+        self._turn, self._count, self._stuck, self._interrupted, self._in_body = 0, len(bodies), None, False, None
         self._waits.clear()
         self._ended.clear()
         results: list[Any] = [None] * len(bodies)
@@ -135,7 +135,8 @@ class Turns:
                 error = ctypes.py_object(KeyboardInterrupt)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error)
         with self._condition:
-            self._condition.wait_for(lambda: self._in_body is None, timeout=INTERRUPTED)
+            # The error may come while the rank notes that its body has ended.
+            self._condition.wait_for(lambda: self._in_body in (None, *self._ended), timeout=INTERRUPTED)
 
     def _until(self, rank: int, ready: Callable[[], bool]) -> None:
         with self._condition:
