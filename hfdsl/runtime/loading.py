@@ -16,6 +16,7 @@ may be taken and not dispatched.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +60,21 @@ class BatchRequest:
 
     answer: ReadBatch | None = None
     arrived: SimpleQueue[None] = field(default_factory=SimpleQueue)
+
+
+EXIT_SECONDS: Final = 5.0
+"""How long the interpreter's exit waits for batches that are being read."""
+
+_BEING_READ = set[BatchRequest]()
+
+
+@atexit.register
+def _wait_for_batches() -> None:
+    """Wait for the batches that are being read: a thread in a C++ library then would abort the interpreter."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    for request in list(_BEING_READ):
+        with suppress(Empty):
+            request.arrived.get(timeout=max(0.0, deadline - time.monotonic()))
 
 
 class LoaderThread:
@@ -171,9 +187,11 @@ def _is_end(answer: ReadBatch) -> bool:
 def _serve(loader: Iterable[Any], asks: SimpleQueue[BatchRequest | None]) -> None:
     batches: Iterator[Any] | None = None
     while (reading := asks.get()) is not None:
+        _BEING_READ.add(reading)
         try:
             batches = iter(loader) if batches is None else batches  # which may take long, too
             reading.answer = next(batches, END), None
         except BaseException as error:  # noqa: BLE001  # carried to the thread that asked
             reading.answer = END, error
+        _BEING_READ.discard(reading)
         reading.arrived.put(None)

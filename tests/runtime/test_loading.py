@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -117,3 +119,30 @@ def test_a_batch_that_is_given_back_comes_again() -> None:
     source.give_back(source.next())
     source.close()
     assert [source.next() for _ in range(2)] == [1, END]
+
+
+READS_AT_EXIT = """
+import time
+
+import torch
+
+from hfdsl.runtime.loading import LoaderThread
+
+
+def batches():
+    end, batch = time.monotonic() + 1.0, torch.randn(300, 300)
+    while time.monotonic() < end:
+        batch = torch.tanh(batch @ batch)
+    print("read", flush=True)
+    yield batch
+
+
+LoaderThread(batches(), 60.0, str).ask()
+time.sleep(0.3)
+"""
+
+
+def test_the_interpreter_waits_at_its_exit_for_the_batch_that_is_read() -> None:
+    """A thread that is in a C++ library then would abort it."""
+    ended = subprocess.run([sys.executable, "-c", READS_AT_EXIT], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "read\n"), ended.stderr
