@@ -198,11 +198,13 @@ class RunningStream:
 
     @contextmanager
     def _interruptible(self, source: LoaderThread) -> Iterator[None]:
-        """Within this context, an interrupt breaks the run, unless the driver sleeps until the loader delivers."""
+        """Within this context, an interrupt breaks the run, unless the stream has all that the loader has delivered."""
         try:
             yield
         except BaseException as error:
             if isinstance(error, Exception) or source.sleeps:
+                raise
+            if self._recovering is not None and self._recovering.reads_again():
                 raise
             with self._runner.breaking(self._runner.next_step):
                 raise

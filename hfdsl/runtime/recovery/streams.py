@@ -17,9 +17,9 @@ repeated from the journal (``LoggedWorld``), and values follow from that (``stag
 whole*: what was in progress is a payload that a call submitted before the copy sends, or lies in a process that copies
 it with its states; processes run calls in the order of submission, so once the copies exist all of it does. *Nothing is
 lost*: batches that were read since the copy are in the journal, by number, and are read again before the loader is
-asked. One that was read for a dispatch which the loss cut short may wait beyond the next result; a file has it, too
-(``hand_over``). *None is read twice*: a stream counts the batches that it has, and the next one that it reads has that
-number, whatever else the journal contains, such as one that a file already has.
+asked. One that was read for a dispatch which the loss, or an interrupt (``reads_again``), cut short may wait beyond the
+next result; a file has it, too (``hand_over``). *None is read twice*: a stream counts the batches that it has, and the
+next one that it reads has that number, whatever else the journal contains, such as one that a file already has.
 """
 
 from __future__ import annotations
@@ -161,6 +161,14 @@ class RecoveringStream:
         while number in self._batches.again:
             number += 1
         return number
+
+    def reads_again(self) -> bool:
+        """Whether an interrupt came before the stream had the batch that was read last, which it then reads again."""
+        number = self._stream.batches_read
+        if number in self._batches.again or number not in self._entry.batches:
+            return False
+        self._batches.again[number] = self._entry.batches[number]
+        return True
 
     def hand_over(self) -> None:
         """Have the stream hold the batches that are to be read again, for a file; the loader does not have them."""
