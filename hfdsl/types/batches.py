@@ -8,7 +8,7 @@ import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar, dataclass_transform, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar, dataclass_transform, runtime_checkable
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.types.column_annotations import field_spec
@@ -219,12 +219,13 @@ def schema(record: type[Batch]) -> Schema:
     """The declared columns of a record class, those of its bases first.
 
     Raises:
-        DefinitionError: HF104, HF109, HF115, HF117.
+        DefinitionError: HF104, HF109, HF115, HF117; HF104 also for a column that two bases declare differently.
     """
     if "__hf_schema__" in record.__dict__:
         own_schema: Schema = record.__dict__["__hf_schema__"]  # its own: a base's has fewer columns
         return own_schema
     fields: dict[str, FieldSpec] = {}
+    declared: dict[str, list[_Declared]] = {}
     spare: set[str] = set()
     row: Size | None = None
     for base in reversed(record.__mro__):
@@ -243,6 +244,7 @@ def schema(record: type[Batch]) -> Schema:
                 error.column = name
                 raise
             fields[name] = spec
+            declared.setdefault(name, []).append(_Declared(base, spec, name in base.__hf_spare__))
             spare -= {name}
             if name in base.__hf_spare__:
                 spare.add(name)
@@ -253,6 +255,7 @@ def schema(record: type[Batch]) -> Schema:
             if not isinstance(spec, MetricSpec) and (not spec.dims or spec.dims[0] != row):
                 shown = spec.dims[0] if spec.dims else "none"
                 raise _of_column(name, "HF115", f"{where} has row dim {shown}, other columns of the record have {row}")
+    _refuse_two_types(record, declared)
     if row is not None and all(spec.optional for spec in fields.values() if spec.dims):
         raise DefinitionError(
             "HF117",
@@ -260,6 +263,31 @@ def schema(record: type[Batch]) -> Schema:
         )
     record.__hf_schema__ = Schema(fields, row, frozenset(spare))
     return record.__hf_schema__
+
+
+class _Declared(NamedTuple):
+    """The declaration of a column in a record, and whether a constructor call may leave it out."""
+
+    record: type[Batch]
+    spec: FieldSpec
+    spare: bool
+
+    def __str__(self) -> str:
+        return f"'{self.record.__name__}' declares {self.spec}{' = None' if self.spare else ''}"
+
+
+def _refuse_two_types(record: type[Batch], declared: Mapping[str, Sequence[_Declared]]) -> None:
+    """HF104 for a column that bases declare differently, unless a record derived from both declares it."""
+    for column, declarations in declared.items():
+        *others, last = [d for d in declarations if not any(_overrides(other, d) for other in declarations)]
+        for other in others:
+            if (other.spec, other.spare) != (last.spec, last.spare):
+                message = f"column '{column}' of '{record.__name__}' has two types: {last}, {other}"
+                raise _of_column(column, "HF104", f"{message}; declare it in '{record.__name__}'")
+
+
+def _overrides(declaration: _Declared, other: _Declared) -> bool:
+    return declaration is not other and issubclass(declaration.record, other.record)
 
 
 def _of_column(column: str, code: str, message: str) -> DefinitionError:

@@ -350,3 +350,65 @@ def test_a_metric_is_one_number(value: Any, got: str) -> None:
     with pytest.raises(WiringError, match=f"HF206: hf.Metric {got}"):
         hf.Metric(value)
     assert Metrics(loss=torch.ones(1), tokens=1).loss.value == 1.0  # type: ignore[arg-type]  # taken at run time
+
+
+# -- several bases
+
+
+class Weighted(hf.Batch):
+    x: hf.f32[B]
+    weight: hf.f32[B] | None = None
+
+
+class Counted(hf.Batch):
+    x: hf.i64[B]
+
+
+class Optional(hf.Batch):
+    x: hf.f32[B]
+    weight: hf.f32[B] | None
+
+
+class Same(hf.Batch):
+    x: hf.f32[B]
+
+
+class Narrowed(Counted):
+    x: hf.f32[B]  # type: ignore[assignment]  # another type on purpose
+
+
+class Kept(Counted):
+    x: hf.i64[B]
+
+
+@pytest.mark.parametrize(
+    ("bases", "text"),
+    [
+        ((Weighted, Counted), "'x' of 'Both' has two types: 'Weighted' declares f32[B], 'Counted' declares i64[B]"),
+        ((Counted, Weighted), "'x' of 'Both' has two types: 'Counted' declares i64[B], 'Weighted' declares f32[B]"),
+        (
+            (Weighted, Optional),
+            (
+                "'weight' of 'Both' has two types: 'Weighted' declares f32[B] | None = None, "
+                "'Optional' declares f32[B] | None"
+            ),
+        ),
+        ((Kept, Narrowed), "'x' of 'Both' has two types: 'Kept' declares i64[B], 'Narrowed' declares f32[B]"),
+    ],
+)
+def test_bases_that_declare_a_column_differently(bases: tuple[type[hf.Batch], ...], text: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        schema(type("Both", bases, {"__module__": __name__}))
+    assert str(error.value) == f"HF104: column {text}; declare it in 'Both'"
+    assert error.value.column == text[1:].partition("'")[0]
+
+
+def test_a_declaration_in_a_derived_record_decides() -> None:
+    own = type("Own", (Weighted, Counted), {"__annotations__": {"x": "hf.i64[B]"}, "__module__": __name__})
+    assert str(schema(own).fields["x"]) == "i64[B]"
+    assert str(schema(type("Further", (own,), {"__module__": __name__})).fields["x"]) == "i64[B]"
+    assert str(schema(Narrowed).fields["x"]) == "f32[B]"
+    assert str(schema(type("Alike", (Weighted, Same), {"__module__": __name__})).fields["x"]) == "f32[B]"
+    assert str(schema(type("Overridden", (Same, Narrowed), {"__module__": __name__})).fields["x"]) == "f32[B]"
+    other = type("Other", (Counted,), {"__module__": __name__})
+    assert str(schema(type("Diamond", (other, Narrowed), {"__module__": __name__})).fields["x"]) == "f32[B]"
