@@ -85,7 +85,8 @@ def test_a_body_that_splits_its_rows_leaves_equal_parts() -> None:
     assert finding.message == (
         "'role.shard': B = 10 rows do not make 4 equal parts, one for each collected rank: 10 % 4 = 2"
     )
-    assert finding.help == ("set B to 8 or 12: every split and requirement then holds",)
+    ranks = "give the pool of 'role' 2 slots: processes [2] or 5 slots: processes [5]"
+    assert finding.help == ("set B to 8 or 12: every split and requirement then holds", ranks)
 
 
 @hf.dataflow
@@ -150,7 +151,8 @@ def test_a_size_is_looked_for_that_works_with_all_sizes_of_the_others() -> None:
 
 def test_a_size_that_breaks_something_else_is_passed_over() -> None:
     [finding] = choosing.check(reader(4), {B: 10}).findings
-    assert finding.help == ("set B to 8 or 16: every split and requirement then holds",)
+    ranks = "give the pool of 'reader' 2 slots: processes [2] or 5 slots: processes [5]"
+    assert finding.help == ("set B to 8 or 16: every split and requirement then holds", ranks)
 
 
 @hf.dataflow

@@ -280,7 +280,8 @@ def test_sizes_are_suggested_with_which_there_are_enough_rows_to_take() -> None:
         role.learn(hf.take(rows, 16))
 
     [finding] = [finding for finding in both.check(placed, {B: 6}) if finding.code == "HF310"]
-    assert finding.help == ("set B to 16: every split and requirement then holds",)
+    ranks = "give the pool of 'role' 2 slots: processes [2]"
+    assert finding.help == ("set B to 16: every split and requirement then holds", ranks), "3 does not divide 16"
 
 
 def test_of_rows_that_a_mistake_hides_none_are_missed() -> None:

@@ -114,7 +114,12 @@ def test_each_offered_size_works_with_all_sizes_of_the_others(sizes: list[int], 
     for finding in report:
         for line in finding.help:
             m = re.fullmatch(r"set (\w)(?: = (\d+))? to ([\d or]+): .*", line)
-            assert m is not None
+            if m is None:  # other numbers of ranks, which work with all sizes
+                for ranks in re.findall(r"(\d+) slots", line):
+                    placed = hf.place(Actor, pool=hf.ResourcePool([int(ranks)], use_gpu=False))
+                    assert reading.check(hf.Deployment(actor=placed), dims={B: tuple(sizes), N: n}).ok
+                assert line.startswith("give the pool of 'actor' ")
+                continue
             for number in map(int, m[3].split(" or ")):
                 if m[1] == "N":
                     assert reading.check(deployment, dims={B: tuple(sizes), N: number}).ok

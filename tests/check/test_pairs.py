@@ -99,8 +99,9 @@ def test_sizes_are_offered_where_there_are_any_and_a_pair_where_one_will_not_do(
 def test_a_pair_mends_what_either_size_breaks() -> None:
     report = Case(micro=3, most=20, part=1, widest=12, ranks=8).check(10, 3)
     assert report.codes == ("HF310", "HF318")
-    words = "set B to 12 and N to 2"
-    assert [finding.help for finding in report] == [(f"{words}: every split and requirement then holds",)] * 2
+    words = "set B to 12 and N to 2: every split and requirement then holds"
+    ranks = "give the pool of 'actor' 10 slots: processes [10]"  # B = 10 rows split over them; N = 3 is still wrong
+    assert [finding.help for finding in report] == [(words, ranks), (words,)]
 
 
 ONE, OTHER = atom_size(B), atom_size(N)

@@ -108,7 +108,9 @@ def counting_and_reading(numbers: Numbers, table: Table, sixteen: Role, five: Ro
 
 def test_one_number_for_two_dims_is_tried_for_each() -> None:
     [finding] = counting_and_reading.check(placed(sixteen=16, five=5), {B: 10, N: 9}).findings
-    assert finding.help == ("set N to 8 or 16: every split and requirement then holds",), "16 rows would be padded"
+    sizes = "set N to 8 or 16: every split and requirement then holds"
+    ranks = "give pool 'sixteen' 15 slots: processes [15] or 18 slots: processes [18]"
+    assert finding.help == (sizes, ranks), "16 rows would be padded"
 
 
 @hf.dataflow

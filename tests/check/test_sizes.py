@@ -191,7 +191,8 @@ def test_a_misnamed_requirement_hides_no_repair() -> None:
     split, misnamed = sorted(check(program, {B: 10}).findings, key=lambda finding: finding.code)
     assert (misnamed.code, split.code) == ("HF323", "HF310")
     assert [fix.title for fix in misnamed.fixes] == ["replace 'Bs' by 'B'"]
-    assert split.help == ("set B to 8 or 12: every split and requirement then holds",)
+    ranks = "give the pool of 'role' 2 slots: processes [2] or 5 slots: processes [5]"
+    assert split.help == ("set B to 8 or 12: every split and requirement then holds", ranks)
 
 
 def test_rows_repeated_are_cut_like_those_they_repeat() -> None:
@@ -325,7 +326,10 @@ def test_parts_of_parts_are_reported_for_the_whole_batch() -> None:
 
     [finding] = check(program, {B: 8}).findings
     assert finding.primary.text == "16 must divide B"
-    assert finding.help == ("set B to 16: every split and requirement then holds",)
+    assert finding.help == (
+        "set B to 16: every split and requirement then holds",
+        "give the pool of 'role' 2 slots: processes [2]",
+    )
 
 
 def test_a_size_of_0_is_reported_alone() -> None:

@@ -221,12 +221,16 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], roles: Se
         nearest = sorted(divisors(slots), key=lambda tp: abs(tp - mesh.tp))
         yield from narrower(context, {role: deployment[role] for role in roles}, nearest, ": the pool is then filled")
     if ranks < slots:
-        part, _ = place.pool.split([ranks, slots - ranks])
-        changed = {role: replace(deployment[role], pool=part) for role in roles}
-        words = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
-        if context.numbers is not None:
-            words = f'use a part of the pool: {{ part_of = "{place.pool.name}", slots = [0, {ranks}] }}'
-        yield placing(words, changed)
+        words, part = split_off(context, place.pool, ranks)
+        yield placing(words, {role: replace(deployment[role], pool=part) for role in roles})
+
+
+def split_off(context: Context, pool: ResourcePool, slots: int) -> tuple[str, ResourcePool]:
+    """The first slots of a pool, as a part of it, in words of the user's text."""
+    part, _ = pool.split([slots, pool.world_size - slots])
+    if context.numbers is not None:
+        return f'use a part of the pool: {{ part_of = "{pool.name}", slots = [0, {slots}] }}', part
+    return f"split the pool: pool.split([{slots}, {pool.world_size - slots}])", part
 
 
 def enlarged(context: Context, deployment: Mapping[str, Placement[Any]], roles: Sequence[str]) -> Iterator[Suggestion]:

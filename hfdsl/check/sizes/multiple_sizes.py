@@ -95,10 +95,13 @@ def _merged(
         for dim, sizes in sizes_shown.items()
         if len(sizes) < len(context.alternatives[dim])
     )
-    lines = dict.fromkeys(line for finding in helped for line in finding.help)
+    # Each line at the last place that it has in a finding, so that what repairs one size comes before what repairs all.
+    places = dict[str, int]()
+    for place, line in chain.from_iterable(enumerate(finding.help) for finding in helped):
+        places[line] = max(place, places.get(line, 0))
     mending = tuple(
         line
-        for line in lines
+        for line in sorted(places, key=places.__getitem__)
         if _of_one_size(context, line) or (complete and all(line in finding.help for finding in helped))
     )
     fixes = tuple(fix for fix in first.fixes if complete and all(fix in finding.fixes for finding in helped))

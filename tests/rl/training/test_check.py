@@ -58,7 +58,8 @@ def test_a_size_of_python_is_reported_there_too() -> None:
     [report] = ConfigCheck().reports(loaded)
     [finding] = report.findings
     assert (finding.code, finding.primary.span.file, finding.primary.text) == ("HF310", __file__, "dims.B")
-    assert finding.help == ("set B to 2 or 4: every split and requirement then holds",)
+    ranks = "set dp to 3 and give pool 'all' 3 slots: processes [3]"
+    assert finding.help == ("set B to 2 or 4: every split and requirement then holds", ranks)
 
 
 @pytest.mark.parametrize("command", ["plan", "draw", "run", "train"])

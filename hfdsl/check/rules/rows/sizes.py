@@ -90,11 +90,13 @@ def _uneven(context: Context, broken: list[Called], clash: Clash) -> Finding:
         notes=(f"with {sizes}",) if sizes and row_count != sizes else (),
     )
     from hfdsl.check.repair.fixes import repeated_input  # late: most programs need none
+    from hfdsl.check.repair.ranks import other_ranks  # as above
 
     signature = signature_of(node)
     group = signature.group_size if signature is not None and first.code == "HF313" else 1
     repeats = repeated_input(context, first.size, group) if group > 1 else ()
-    return _resized(context, finding, first.size.atoms, {demand.key for _, demand in broken}, clash, repeats)
+    keys, ranks = {demand.key for _, demand in broken}, other_ranks(context, broken)
+    return _resized(context, finding, first.size.atoms, keys, clash, repeats, ranks)
 
 
 def _invalid(context: Context, names: Iterable[str]) -> bool:
@@ -147,8 +149,12 @@ def _resized(
     broken: set[DemandKey],
     clash: Clash,
     others: Iterable[Suggestion] = (),
+    ranks: Iterable[Suggestion] = (),
 ) -> Finding:
-    """The finding with sizes that repair it, or ``others`` that do; without a size of one dim, with those of two."""
+    """The finding with sizes that repair it, or ``others`` that do; without a size of one dim, with those of two.
+
+    The numbers of ``ranks`` that repair it come last.
+    """
     hopeless = not context.alternatives and all(clash(dim) for dim in atoms if dim in context.sizes)
     reported = (hopeless and _impossible(context, atoms, clash, least=2)) or finding
     if not context.search:
@@ -158,6 +164,7 @@ def _resized(
     if not helped.help:
         note = f"with {in_words(context, sizes)} this holds" if sizes else ""
         helped = with_suggestions(context, reported, resized_together(context, atoms, broken), note, most=1)
+    helped = with_suggestions(context, helped, ranks)
     conflict = None if sizes or hopeless else _impossible(context, atoms, clash, least=2)
     if conflict is None:
         return helped
