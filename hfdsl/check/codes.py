@@ -106,6 +106,7 @@ CODES: dict[str, Code] = {
     "HF365": Code("a ratio clipped to a range that is not around 1", "warning"),
     "HF366": Code("a ratio to other log-probs than those that tokens were sampled with", "warning"),
     "HF367": Code("rows that meet another dim of a tensor", "warning"),
+    "HF368": Code("a loss that prefers the rejected response of a pair", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),

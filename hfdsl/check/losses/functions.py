@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.names import last_name
@@ -49,7 +49,7 @@ MADE: Final[Mapping[str, Quantity]] = {
 """Results of functions of torch, of logits or log-probs that need not be known; labels may leave tokens out."""
 
 
-def is_hardly_negative(division: Operation[PolicyValue]) -> bool:
+def is_hardly_negative(division: Operation[Any]) -> bool:
     """Whether a divisor, such as a count, is written without a minus."""
     divisor = division.positional[0] if division.positional else getattr(division.node, "right", None)
     return divisor is not None and not any(isinstance(node, (ast.Sub, ast.USub)) for node in nodes_of(divisor))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
@@ -43,6 +44,9 @@ from hfdsl.graph.signatures import Signature
 TURNS: Final = frozenset({"maximize", "neg_", "register_hook", "save_for_backward"})
 """Names in code that may turn the sign of a gradient."""
 
+ACCUMULATION: Final = re.compile(r"(num_)?grad(ient)?_acc(um|umulation)?(_steps)?")
+"""The names of how many gradients are added up."""
+
 SURROGATE: Final = (Quantity("log_prob"), Quantity("old"), Quantity("advantage"), terms.POSITIVE)
 """The arguments of ``PolicyLoss.surrogate``: log-probs, old ones, advantages and a mask."""
 
@@ -55,8 +59,23 @@ class InterpretedSurrogate(NamedTuple):
     numbers: Mapping[str, float]
 
 
-def interpreted_update(program: Program, node: Node) -> Collected | None:
-    """The losses that a user's method minimizes; None if it takes no optimizer steps, or may not minimize."""
+class Minimizer(NamedTuple):
+    """A user's method that certainly minimizes, and what is known of its role: objects that it is given, and numbers.
+
+    ``numbers`` are those that a call passes, by parameter; where a number of the role is negative, it may be a
+    coefficient.
+    """
+
+    signature: Signature
+    role: type
+    method: str
+    numbers: tuple[tuple[str, PolicyValue], ...]
+    objects: tuple[tuple[str, KeptValue], ...]
+    has_negative_numbers: bool
+
+
+def minimizer(program: Program, node: Node) -> Minimizer | None:
+    """The method that a call runs, if it is a user's that takes optimizer steps; None if it may not minimize."""
     signature = signature_of(node)
     if not isinstance(node.op, RoleCall) or signature is None or signature.is_ready_made:
         return None
@@ -75,7 +94,13 @@ def interpreted_update(program: Program, node: Node) -> Collected | None:
         return None  # the rate may be that number
     if any(_may_ascend(code_of(kind)) for kind in kinds):
         return None
-    return _interpreted(signature, role, node.method, numbers, objects, may_be_negative)
+    return Minimizer(signature, role, node.method, numbers, objects, may_be_negative)
+
+
+def interpreted_update(program: Program, node: Node) -> Collected | None:
+    """The losses that a user's method minimizes; None if it takes no optimizer steps, or may not minimize."""
+    update = minimizer(program, node)
+    return None if update is None else _interpreted(update)
 
 
 @lru_cache(maxsize=256)
@@ -86,18 +111,13 @@ def minimizes(role: type, method: str) -> bool:
 
 
 @lru_cache(maxsize=256)  # several rules ask, for each call of an unrolled loop
-def _interpreted(
-    signature: Signature,
-    role: type,
-    method: str,
-    numbers: tuple[tuple[str, PolicyValue], ...],
-    objects: tuple[tuple[str, KeptValue], ...],
-    has_negative_numbers: bool,
-) -> Collected | None:
-    methods = methods_of(role)
-    body = PolicyInterpretation.of_method(signature, methods[method], methods, role, objects)
-    body.trusts_coefficients = not has_negative_numbers
-    body.names |= dict(numbers)
+def _interpreted(update: Minimizer) -> Collected | None:
+    methods = methods_of(update.role)
+    body = PolicyInterpretation.of_method(
+        update.signature, methods[update.method], methods, update.role, update.objects
+    )
+    body.trusts_coefficients = not update.has_negative_numbers
+    body.names |= dict(update.numbers)
     return body.found.of_tokens() if body.completed().is_whole else None
 
 
@@ -142,7 +162,7 @@ def _turns_gradients(function: ReadFunction) -> bool:
         return True
     for statement in nodes_of(function.definition):
         nodes = [*nodes_of(statement)] if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)) else []
-        names = {last_name(node) for node in nodes} - {"no_grad"}
+        names = {name for node in nodes if not ACCUMULATION.fullmatch(name := last_name(node))} - {"no_grad"}
         is_turned = "neg" in names or any(isinstance(node, ast.USub) for node in nodes)
         if is_turned and any("grad" in name for name in names):
             return True
