@@ -9,7 +9,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, Ragged, i64, register
-from hfdsl.errors import HfError
+from hfdsl.errors import HfError, SizeError
 from hfdsl.protocols.queueing import Late
 from tests.runtime.stage_programs import Actor, B, Engine, GivenSeconds, Judge, R, Samples, Scored, Trained
 
@@ -115,3 +115,11 @@ def test_a_step_puts_in_whole_groups(sizes: list[int], late: Late) -> None:
     text = rf"HF765: the queue in line \d+ of 'reading' cuts a group: a step puts in a number of rows, {sizes[-1]}, "
     with pytest.raises(HfError, match=text):
         trained([texts(0, size) for size in sizes], late, group=12)
+
+
+def test_a_step_puts_whole_groups_into_a_queue_in_order() -> None:
+    text = "HF745: a batch of the loader of 'reading' puts 8 rows into a queue, which are not whole groups of 12; "
+    batches = [texts(0, 12), texts(12, 8)]
+    with pytest.raises(SizeError, match=text):
+        trained(batches, "wait", group=12)
+    assert trained([texts(0, 12), texts(12, 24)], "wait", group=12) == list(range(36))

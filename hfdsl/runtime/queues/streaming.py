@@ -50,18 +50,21 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hfdsl.errors import CheckpointError
+from hfdsl.errors import CheckpointError, SizeError
 from hfdsl.graph.lags import stage_lags
 from hfdsl.graph.stages import syncs
 from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.queues import queried_calls
+from hfdsl.plan.rows import row_table
+from hfdsl.plan.sizes import bind_sizes
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.decisions import (
     Decision,
     dispatch_decision,
     take_decision,
 )
+from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.files import (
@@ -204,6 +207,9 @@ class Stream:
         self._plan, self._runner = runner.plan, runner
         self.reset()
         self._loads_wait = self._has_queried_readers()
+        known_rows = row_table(self._plan, self._plan.dims).rows  # of which the check knew whether they cut a group
+        queues = [(node.id, queue.group) for node, queue in self._plan.split.queues if node.id not in known_rows]
+        self._groups = {node: group for node, group in queues if group > 1}
 
     def reset(self) -> None:
         """Begin after the committed steps, with none in progress."""
@@ -225,6 +231,7 @@ class Stream:
                 batch = source.next()
                 prompts = batch is not END
                 if prompts:
+                    self._check_groups(batch)
                     self._sync_first()
                     self._in_flight[step] = self._runner.begin(step, batch)
                 continue
@@ -246,6 +253,7 @@ class Stream:
     def read_ahead(self, batch: Any) -> None:
         """Begin a step with the loader's next batch, without submitting any of its stages; errors as for a step."""
         number = self.batches_read
+        self._check_groups(batch)
         self._sync_first()
         self._in_flight[number] = self._runner.begin(number, batch)
 
@@ -340,6 +348,18 @@ class Stream:
             call.role in targets and not self.order.makes_results(stage_of[node.id])
             for node, call in queried_calls(self._plan)
         )
+
+    def _check_groups(self, batch: Any) -> None:
+        """Raise ``SizeError`` (HF745) if a step of this batch cuts a group of a queue, as far as its rows are known."""
+        rows = (
+            row_table(self._plan, bind_sizes(self._plan, loaded_inputs(self._plan, batch))).rows if self._groups else {}
+        )
+        for node, group in self._groups.items():
+            if rows.get(node, 0) % group:
+                subject = f"a batch of the loader of '{self._plan.name}' puts {rows[node]} rows into a queue"
+                raise SizeError(
+                    "HF745", f"{subject}, which are not whole groups of {group}; give every step whole groups"
+                )
 
     def _submit_queried(self) -> None:
         for number, run in self._in_flight.items():
