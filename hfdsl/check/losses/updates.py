@@ -94,7 +94,14 @@ def minimizer(program: Program, node: Node) -> Minimizer | None:
         return None  # the rate may be that number
     if any(_may_ascend(code_of(kind)) for kind in kinds):
         return None
-    return Minimizer(signature, role, node.method, numbers, objects, may_be_negative)
+    return Minimizer(
+        signature=signature,
+        role=role,
+        method=node.method,
+        numbers=numbers,
+        objects=objects,
+        has_negative_numbers=may_be_negative,
+    )
 
 
 def interpreted_update(program: Program, node: Node) -> Collected | None:
