@@ -69,9 +69,14 @@ def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None,
     group = queue.queue.group
     for words, rows in (("a step puts in", put_in), ("a batch has", batch_rows)):
         if rows is not None and rows % group:
-            text = f"{words} a number of rows, {rows}, that is not divisible by its group={group}"
-            raise HfError("HF765", f"{queue.subject} cuts a group: {text}; give every step whole groups")
+            raise HfError("HF765", cut_group(queue.subject, words, rows, group))
     return (None if put_in is None else put_in // group, None if batch_rows is None else batch_rows // group)
+
+
+def cut_group(subject: str, words: str, rows: int, group: int) -> str:
+    """The text of an error about rows that are not whole groups of a queue."""
+    text = f"{words} a number of rows, {rows}, that is not divisible by its group={group}"
+    return f"{subject} cuts a group: {text}; give every step whole groups"
 
 
 def are_known(queue: StagedQueue, sizes: Mapping[Any, int]) -> bool:

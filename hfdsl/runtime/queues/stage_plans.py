@@ -126,7 +126,7 @@ def queue_stages(plan: Plan) -> QueueStages:
     )
     compiled = [of_stage for _, of_stage in plan.stage_plans]
     for node, problem in queue_problems(plan.graph, plan.inference):
-        raise HfError("HF765", f"{_subject(plan, node)} is dynamic, and {problem.text}")
+        raise HfError("HF765", f"{subject_of(plan, node)} is dynamic, and {problem.text}")
     read_columns = _columns_read(compiled, ends, links)
     queues = [_staged(plan, compiled, ends, index, columns) for index, columns in enumerate(read_columns)]
     sends_in_flight = any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps)
@@ -206,7 +206,7 @@ def _staged(
         queue_input=end.queue_input,
         masks=tuple(name for name in columns if name in MASKS) if end.queue.late == "mask" else (),
         loses=loses_groups(rows),
-        subject=_subject(plan, end.node),
+        subject=subject_of(plan, end.node),
     )
 
 
@@ -243,5 +243,6 @@ def _column_of(node: int, column: str) -> Ref:
     return Ref(node) if column == VALUE else Ref(node, column)
 
 
-def _subject(plan: Plan, queue: Node) -> str:
+def subject_of(plan: Plan, queue: Node) -> str:
+    """The beginning of errors about a queue."""
     return f"the queue in line {queue.span.line} of '{plan.name}'"

@@ -75,6 +75,8 @@ from hfdsl.runtime.queues.files import (
     saving_backend,
     written_files,
 )
+from hfdsl.runtime.queues.groups import cut_group
+from hfdsl.runtime.queues.stage_plans import subject_of
 from hfdsl.runtime.recovery.steps import RecoverableBackend
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.saving.loaded_states import check_loads_of_stream
@@ -208,8 +210,8 @@ class Stream:
         self.reset()
         self._loads_wait = self._has_queried_readers()
         known_rows = row_table(self._plan, self._plan.dims).rows  # of which the check knew whether they cut a group
-        queues = [(node.id, queue.group) for node, queue in self._plan.split.queues if node.id not in known_rows]
-        self._groups = {node: group for node, group in queues if group > 1}
+        queues = [(node, queue.group) for node, queue in self._plan.split.queues if node.id not in known_rows]
+        self._groups = [(node, group) for node, group in queues if group > 1]
 
     def reset(self) -> None:
         """Begin after the committed steps, with none in progress."""
@@ -351,15 +353,13 @@ class Stream:
 
     def _check_groups(self, batch: Any) -> None:
         """Raise ``SizeError`` (HF745) if a step of this batch cuts a group of a queue, as far as its rows are known."""
-        rows = (
-            row_table(self._plan, bind_sizes(self._plan, loaded_inputs(self._plan, batch))).rows if self._groups else {}
-        )
-        for node, group in self._groups.items():
-            if rows.get(node, 0) % group:
-                subject = f"a batch of the loader of '{self._plan.name}' puts {rows[node]} rows into a queue"
-                raise SizeError(
-                    "HF745", f"{subject}, which are not whole groups of {group}; give every step whole groups"
-                )
+        if not self._groups:
+            return
+        rows = row_table(self._plan, bind_sizes(self._plan, loaded_inputs(self._plan, batch))).rows
+        for queue, group in self._groups:
+            count = rows.get(queue.id, 0)
+            if count % group:
+                raise SizeError("HF745", cut_group(subject_of(self._plan, queue), "a step puts in", count, group))
 
     def _submit_queried(self) -> None:
         for number, run in self._in_flight.items():
