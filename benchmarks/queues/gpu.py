@@ -5,26 +5,32 @@ r"""GRPO with a queue on GPUs, beside the same steps without one: seconds per st
     python -m benchmarks.queues.gpu --gpus shared     # no queue: each of two GPUs samples and trains in turn
     python -m benchmarks.queues.gpu --cpu --hidden 64 --layers 2 --rows 32 --tokens 16 --steps 3    # it only runs
 
-A Llama with random weights, whose responses have drawn lengths (``benchmarks.queues.long_tails``). A run is a tail and
-a queue: ``10:none`` and ``10:4`` send weights between calls, ``10:4drop`` drops late groups, and ``10:4flight`` sends
-weights in flight, to an engine that samples the rows of up to lag + 1 calls in one batch. Runs of one kind share their
-processes, one after another, each from an empty queue. Results are measured once the queue is in its steady state:
-neither those that were generated ahead while the first update waited, nor the last ones, beside which nothing is
-generated; else a lag of 4 would seem faster than its engine. Without a queue ``COMPILED`` results come before the first
-that is measured. *Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the row without a queue,
-where each has the engine and the GPU for itself, and of the GPU's utilization meanwhile
-(``benchmarks.queues.utilization``), which is printed behind the times. It is the mean of many steps. A call without
-samples counts as one that keeps the GPU busy. Under MPS kernels of two processes run side by side, so that they share
-the GPU less than their utilization says. So if there is a run with a lag of 1 between calls, as in ``--runs 10:none
-10:1 10:4flight``, later rows are predicted from it: there all calls of the actor run beside ``generate``, and if they
-take 1.2 times as long as alone, its utilization is 0.2. On two GPUs later rows are predicted from the times that calls
-took there. How much room a call leaves in the batch of its engine (``engine_utilization``) is measured where weights
-are in flight: a stream begins with lag + 1 calls at once, and until the first weights arrive all of their tokens have
-the same version. So the engine has sampled this many tokens in this time, and a call occupies it for as long as it
-takes to sample the tokens of one. That is right whether calls share the engine or wait for their rows to be admitted,
-and it leaves out the end of the stream, where the engine has few rows. The first stream only warms up vLLM, and the
-results before those that are measured give the number, or its seconds where no row without a queue comes before. The
-reward takes no time, and every row trains with the same columns.
+A Llama with random weights, whose responses have drawn lengths (``benchmarks.queues.long_tails``). The reward takes no
+time, and every row trains with the same columns. A run is a tail and a queue: ``10:none`` and ``10:4`` send weights
+between calls, ``10:4drop`` drops late groups, and ``10:4flight`` sends weights in flight, to an engine that samples the
+rows of up to lag + 1 calls in one batch.
+
+All runs share their processes and take turns, ``--rounds`` times, each from an empty queue: the cores of a virtual host
+are up to twice as slow from one second to the next, so two runs compare only in the same minutes. Results are measured
+once the queue is in its steady state: neither those that were generated ahead while the first update waited, nor the
+last ones, beside which nothing is generated; else a lag of 4 would seem faster than its engine. Before its first run a
+case warms vLLM up, which compiles until its third call.
+
+*Predicted* is what ``hfdsl simulate`` makes of the times that calls took in the run without a queue, where each has the
+engine and the GPU for itself; it is the mean of many steps. On one GPU it needs two more figures:
+
+- How much the engine slows the trainer down (``utilization``). nvidia-smi measures the share of time with any kernel
+  (``benchmarks.queues.utilization``); a call without samples counts as one that keeps the GPU busy. But under MPS
+  kernels of two processes run side by side. So if there is a run with a lag of 1 and weights sent in the same way, as
+  in ``--runs 10:none 10:1flight 10:4flight``, larger lags are predicted from it: there all calls of the actor run
+  beside ``generate``, and if they take 1.2 times as long as alone, its utilization is 0.2.
+- How much room a call leaves in the batch of its engine (``engine_utilization``). A stream in flight begins with
+  lag + 1 calls at once, and until the first weights arrive all of their tokens have the same version. So the engine
+  has sampled this many tokens in this time, and a call occupies it for as long as it takes to sample the tokens of one.
+  That is right whether calls share the engine or wait for their rows to be admitted, and it leaves out the end of the
+  stream, where the engine has few rows.
+
+On two GPUs larger lags are predicted from the times that calls took with a lag of 1.
 """
 
 from __future__ import annotations
@@ -35,7 +41,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -89,9 +94,9 @@ PREDICTED = 20
 """How many times lag + 1 steps a prediction is the mean of."""
 
 COMPILED = 5
-"""After so many calls an engine takes as long as from then on: until the third vLLM compiles."""
+"""After so many calls an engine takes as long as from then on."""
 
-RUNS = ("10:none", "3:none", "10:4", "10:4flight", "3:4flight", "3:4")
+RUNS = ("10:none", "3:none", "10:1", "3:1", "10:4", "3:4")
 
 
 @hf.dataflow
@@ -170,13 +175,24 @@ class Case:
 
     @property
     def before(self) -> int:
-        """How many results come before the first that is measured."""
-        return 2 * self.lag + 1 if self.lag else COMPILED
+        """How many results of a run come before the first that is measured."""
+        return 2 * self.lag + 1 if self.lag else 1
+
+    @property
+    def warm_up(self) -> int:
+        """How many results come before the first run."""
+        if self.in_flight:
+            return self.calls
+        return 0 if self.lag else COMPILED
+
+    @property
+    def calls(self) -> int:
+        """How many calls of ``GENERATE`` have been dispatched and not trained on: so many results may come at once."""
+        return (self.lag or 0) + 1
 
     def measured(self, steps: int) -> int:
-        """How many results are measured: with a queue they may come lag + 1 at once."""
-        at_once = (self.lag or 0) + 1
-        return -(-steps // at_once) * at_once
+        """How many results are measured."""
+        return -(-steps // self.calls) * self.calls
 
     def batches(self, measured: int) -> int:
         """How many batches a run has, of which so many are measured."""
@@ -185,6 +201,21 @@ class Case:
     def seconds(self, results: Sequence[float], measured: int) -> float:
         """Seconds per measured step, from the times of all results."""
         return (results[self.before + measured - 1] - results[self.before - 1]) / measured
+
+    def predicted(self, plan: CompiledPlan, calls: Mapping[str, RecordedSeconds]) -> float:
+        """Seconds per step in a simulation of ``PREDICTED`` times lag + 1 steps."""
+        count = PREDICTED * self.calls
+        return self.seconds(simulate_run(plan, calls, self.batches(count)).results, count)
+
+    @property
+    def synchronous(self) -> Case:
+        """The case without a queue beside which this one is printed."""
+        return Case(self.rows, self.tail, lag=None, late=None, in_flight=False)
+
+    @property
+    def overlapping(self) -> Case:
+        """The case in which each call of the actor runs beside the engine, from which larger lags are predicted."""
+        return Case(self.rows, self.tail, lag=1, late="wait", in_flight=self.in_flight)
 
     @property
     def name(self) -> str:
@@ -205,7 +236,7 @@ class Measured:
     occupied: float = 0.0
 
     def overlapping(self, alone: Measured, *, shared: bool) -> Mapping[str, RecordedSeconds]:
-        """The calls by which other lags are predicted, from this run with a lag of 1, where they overlap.
+        """The calls by which larger lags are predicted, from this run with a lag of 1, where they overlap.
 
         On GPUs of their own they are those of this run. On a ``shared`` GPU they are those of the run without a queue,
         with the utilization of ``GENERATE`` beside which the actor's calls take as long as they do here.
@@ -218,6 +249,20 @@ class Measured:
         )
         utilization = min(1.0, max(0.0, beside / by_themselves - 1))
         return {**alone.calls, GENERATE: replace(alone.calls[GENERATE], utilization=utilization)}
+
+
+def mean_of(results: Sequence[Measured]) -> Measured:
+    """The runs of a case in all rounds as one; each has the same number of steps."""
+    calls = {
+        name: RecordedSeconds(
+            tuple(seconds for result in results for seconds in result.calls[name].seconds),
+            utilization=mean(result.calls[name].utilization for result in results),
+        )
+        for name in results[0].calls
+    }
+    seconds = mean(result.seconds for result in results)
+    tokens = sum(result.tokens * result.seconds for result in results) / len(results) / seconds
+    return Measured(seconds, tokens, calls, mean(result.occupied for result in results))
 
 
 def deployment(args: argparse.Namespace, *, in_flight: bool, calls: int) -> hf.Deployment:
@@ -261,27 +306,27 @@ def compiled(case: Case, places: hf.Deployment, args: argparse.Namespace) -> Com
     return replace(plan, graph=replace(plan.graph, name=case.name))
 
 
+def results_of(running: Running, case: Case, batches: int, vocabulary: int) -> Iterator[Any]:
+    """The results of a case on so many batches, the same ones in every run."""
+    loader = (prompts_of(case.rows // GROUP, PROMPT, case.tail, vocabulary, number) for number in range(batches))
+    return map(running.step, loader) if case.lag is None else running.stream(loader)
+
+
 def measured(running: Running, case: Case, args: argparse.Namespace) -> Measured:
     """Run a case."""
-    count, at_once = case.measured(args.steps), (case.lag or 0) + 1
-    batches = case.batches(count)
-    loader = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(batches))
-    if case.in_flight:
-        warm_up = (prompts_of(case.rows // GROUP, PROMPT, case.tail, args.vocabulary, n) for n in range(at_once))
-        deque(running.stream(warm_up), maxlen=0)
-    results: Iterator[Any] = map(running.step, loader) if case.lag is None else running.stream(loader)
+    count = case.measured(args.steps)
     times, lengths, timelines, oldest = list[float](), list[float](), list[Timeline](), list[OldestTokens]()
     with TemporaryDirectory() as folder:
         trace = Path(args.traces or folder) / f"{case.name}.json"
         with UtilizationSampler() as sampler, running.trace(trace):
-            for _, rollout, *oldest_of_batch in results:
+            for _, rollout, *oldest_of_batch in results_of(running, case, case.batches(count), args.vocabulary):
                 times.append(time.perf_counter())
                 lengths.append(rollout.length.value)
                 timelines.append(running.timeline)
                 oldest += oldest_of_batch
         occupied = 0.0
         if case.in_flight:
-            calls_sampled = first_tokens(oldest[:at_once]) / case.rows / mean(lengths[:at_once])
+            calls_sampled = first_tokens(oldest[: case.calls]) / case.rows / mean(lengths[: case.calls])
             occupied = seconds_before_load(read_trace(trace.read_text())) / calls_sampled
     seconds, measured_lengths = case.seconds(times, count), lengths[case.before : case.before + count]
     steps = timelines[case.before : case.before + count]
@@ -307,63 +352,62 @@ def first_tokens(oldest: Sequence[OldestTokens]) -> float:
 
 
 def table(args: argparse.Namespace) -> Iterator[Mapping[str, object]]:
-    """The rows, each as soon as it is measured."""
+    """The rows, each as soon as it is measured; at last those of all rounds together."""
     start = time.perf_counter()
     runs = [run.partition(":")[::2] for run in args.runs if args.gpus != "shared" or run.endswith(":none")]
     cases = [Case(rows, int(tail), *queue_of(queue)) for rows in args.rows for tail, queue in runs]
-    synchronous: dict[tuple[int, int], Measured] = {}
-    overlapping: dict[tuple[int, int], Mapping[str, RecordedSeconds]] = {}
-    for in_flight, group in groupby(cases, key=lambda case: case.in_flight):
-        of_kind = list(group)
-        calls = max((case.lag or 0) + 1 for case in of_kind) if in_flight else 1
-        places = deployment(args, in_flight=in_flight, calls=calls)
-        first = compiled(of_kind[0], places, args)
-        with first.launch("ray", timeout=180, deadline=600) as launched:
-            print(f"started after {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-            for case in of_kind:
-                plan = first if case is of_kind[0] else compiled(case, places, args)
-                base = synchronous.get((case.rows, case.tail))
+    in_flight = [case for case in cases if case.in_flight]
+    places = deployment(args, in_flight=bool(in_flight), calls=max((case.calls for case in in_flight), default=1))
+    plans = {case: compiled(case, places, args) for case in cases}
+    launched_case = (in_flight or cases)[0]
+    with plans[launched_case].launch("ray", timeout=180, deadline=600) as launched:
+        print(f"started after {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+        running = {case: launched if case is launched_case else launched.also(plans[case]) for case in cases}
+        rounds: list[dict[Case, Measured]] = []
+        for number in range(1, args.rounds + 1):
+            rounds.append({})
+            for case in cases:
+                if number == 1:
+                    deque(results_of(running[case], case, case.warm_up, args.vocabulary), maxlen=0)
+                base = rounds[0].get(case.synchronous)
                 seconds_left = args.until - (time.perf_counter() - start)
                 if base is not None and base.seconds * case.batches(case.measured(args.steps)) > seconds_left:
                     print(f"left out for want of time: {case}", file=sys.stderr, flush=True)
                     continue
-                result = measured(launched if plan is first else launched.also(plan), case, args)
-                if case.lag is None:
-                    base = synchronous.setdefault((case.rows, case.tail), result)
-                yield row(case, plan, result, base, overlapping.get((case.rows, case.tail)), args)
-                if base is not None and case.lag == 1 and not case.in_flight:
-                    overlapping[case.rows, case.tail] = result.overlapping(base, shared=args.gpus == "one")
+                rounds[-1][case] = measured(running[case], case, args)
+                yield row(str(number), case, plans[case], rounds[-1], args)
+    if args.rounds > 1:
+        together = {case: mean_of([results[case] for results in rounds if case in results]) for case in rounds[0]}
+        yield from (row("all", case, plans[case], together, args) for case in together)
 
 
 def row(
-    case: Case,
-    plan: CompiledPlan,
-    result: Measured,
-    base: Measured | None,
-    overlapping: Mapping[str, RecordedSeconds] | None,
-    args: argparse.Namespace,
+    number: str, case: Case, plan: CompiledPlan, results: Mapping[Case, Measured], args: argparse.Namespace
 ) -> Mapping[str, object]:
-    """What is printed of a case, beside the one without a queue if that was measured.
+    """What is printed of a case in a round, beside the one without a queue if that was measured.
 
     It is predicted from that one, or from the calls of a case in which they overlap.
     """
+    result, base, overlapped = results[case], results.get(case.synchronous), results.get(case.overlapping)
+    calls = dict(base.calls) if base is not None else {}
+    of_gpu = ""
+    if base is not None and overlapped is not None and case.calls > 2:
+        calls = dict(overlapped.overlapping(base, shared=args.gpus == "one"))
+        of_gpu = f"{calls[GENERATE].utilization:.0%}" if args.gpus == "one" else ""
     ratio = predicted = off = own = ""
     engine = f"{result.occupied:.2f} s" if result.occupied else ""
     if base is not None:
-        at_once = (case.lag or 0) + 1
-        count, calls = PREDICTED * at_once, dict(overlapping or base.calls)
         if result.occupied:
-            generate = calls[GENERATE]
-            share = min(1.0, result.occupied / mean(generate.seconds))
-            calls[GENERATE] = replace(generate, engine_utilization=share)
+            share = min(1.0, result.occupied / mean(calls[GENERATE].seconds))
+            calls[GENERATE] = replace(calls[GENERATE], engine_utilization=share)
             engine = f"{share:.0%}"
-        seconds = case.seconds(simulate_run(plan, calls, case.batches(count)).results, count)
+        seconds = case.predicted(plan, calls)
         ratio, predicted = f"{base.seconds / result.seconds:.2f}", f"{seconds:.2f}"
         off = f"{seconds / result.seconds - 1:+.1%}"
         if args.gpus == "two" and not case.in_flight:
-            of_its_own = case.seconds(simulate_run(plan, result.calls, case.batches(count)).results, count)
-            own = f"{of_its_own / result.seconds - 1:+.1%}"
+            own = f"{case.predicted(plan, result.calls) / result.seconds - 1:+.1%}"
     return {
+        "round": number,
         "rows": case.rows,
         "p99/median": case.tail,
         "lag": "no queue" if case.lag is None else case.lag,
@@ -376,7 +420,7 @@ def row(
         "off by": off,
         "by its own calls": own,
         "of the engine": engine,
-        "of the GPU": f"{overlapping[GENERATE].utilization:.0%}" if overlapping and args.gpus == "one" else "",
+        "of the GPU": of_gpu,
         "calls, s (GPU)": ", ".join(
             f"{name} {of_each_step(calls)}" + (f" ({calls.utilization:.0%})" if case.lag is None else "")
             for name, calls in result.calls.items()
@@ -418,11 +462,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=512, help="the longest response")
     parser.add_argument("--runs", nargs="+", default=RUNS, help="p99/median:queue, such as 10:4flight")
     parser.add_argument("--steps", type=int, default=5, help="measured steps of a row")
+    parser.add_argument("--rounds", type=int, default=1, help="how often the runs take turns")
     parser.add_argument("--batch", type=int, default=16_384, help="tokens of a micro-batch")
     parser.add_argument("--cache", type=int, default=320_000, help="the most tokens of the engine's cache")
     parser.add_argument("--traces", help="a folder for a trace of every run")
     parser.add_argument("--until", type=float, default=1e9, help="no row begins that may end after so many seconds")
     args = parser.parse_args(argv)
+    if args.gpus == "two" and 0 < sum(run.endswith("flight") for run in args.runs) < len(args.runs):
+        parser.error("on two GPUs, give runs in flight a command of their own: weights go by another transport there")
     for position, cells in enumerate(table(args)):
         if position == 0:
             print("| " + " | ".join(cells) + " |\n|" + "---|" * len(cells))
