@@ -22,8 +22,8 @@ engine and the GPU for itself; it is the mean of many steps. On one GPU it needs
 - How much the engine slows the trainer down (``utilization``). nvidia-smi measures the share of time with any kernel
   (``benchmarks.queues.utilization``); a call without samples counts as one that keeps the GPU busy. But under MPS
   kernels of two processes run side by side. So if there is a run with a lag of 1 and weights sent in the same way, as
-  in ``--runs 10:none 10:1flight 10:4flight``, larger lags are predicted from it: there all calls of the actor run
-  beside ``generate``, and if they take 1.2 times as long as alone, its utilization is 0.2.
+  in ``--runs 10:none 10:1flight 10:4flight``, its actor tells: there all calls of the actor run beside ``generate``,
+  and if they take 1.2 times as long as alone, its utilization is 0.2.
 - How much room a call leaves in the batch of its engine (``engine_utilization``). A stream in flight begins with
   lag + 1 calls at once, and until the first weights arrive all of their tokens have the same version. So the engine
   has sampled this many tokens in this time, and a call occupies it for as long as it takes to sample the tokens of one.
@@ -214,7 +214,7 @@ class Case:
 
     @property
     def overlapping(self) -> Case:
-        """The case in which each call of the actor runs beside the engine, from which larger lags are predicted."""
+        """The case in which each call of the actor runs beside the engine, which says how much they share the GPU."""
         return Case(self.rows, self.tail, lag=1, late="wait", in_flight=self.in_flight)
 
     @property
@@ -391,7 +391,7 @@ def row(
     result, base, overlapped = results[case], results.get(case.synchronous), results.get(case.overlapping)
     calls = dict(base.calls) if base is not None else {}
     of_gpu = ""
-    if base is not None and overlapped is not None and case.calls > 2:
+    if base is not None and overlapped is not None and (case.calls > 2 or args.gpus == "one"):
         calls = dict(overlapped.overlapping(base, shared=args.gpus == "one"))
         of_gpu = f"{calls[GENERATE].utilization:.0%}" if args.gpus == "one" else ""
     ratio = predicted = off = own = ""
