@@ -22,6 +22,36 @@ def steps_of(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Ca
                 yield function, node
 
 
+def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Call, str]]:
+    """The steps that a method and those that it calls on ``self`` take of optimizers that the role keeps, by name.
+
+    An optimizer of something else than what the role keeps, such as of the noise that a call tunes, is left out.
+    """
+    kept = frozenset(name for name, (_, call) in made_by_torch(code).items() if _of_role(call))
+    waiting, seen = [method], set[str]()
+    while waiting:
+        name = waiting.pop()
+        for function in code.functions.get(name, ()) if name not in seen else ():
+            for node in nodes_of(function.definition):
+                match node:
+                    case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), optimizer), "step")):
+                        if optimizer in kept:
+                            yield function, node, optimizer
+                    case ast.Call(ast.Attribute(ast.Name("self"), called)):
+                        waiting.append(called)
+        seen.add(name)
+
+
+def _of_role(call: ast.Call) -> bool:
+    """Whether an optimizer is of parameters that the role keeps."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(
+        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+        for argument in given[:1]
+        for node in nodes_of(argument)
+    )
+
+
 def is_step(call: ast.Call, optimizers: frozenset[str]) -> bool:
     """Whether a call is a step of one of these, also by a scaler of gradients."""
     match call:

@@ -36,11 +36,11 @@ CLEARS: Final = frozenset({"_foreach_zero_", "fill_", "set_to_none", "zero_", "z
 CLIPS: Final = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
 """Functions that clip gradients."""
 
-GIVES: Final = frozenset({"autograd", "backward", "func"})
+GRADIENT_SOURCES: Final = frozenset({"autograd", "backward", "func"})
 """Parts of names without which nothing computes gradients."""
 
-TOLD: Final = frozenset({"get_last_lr", "last_epoch", "load_state_dict", "state_dict"})
-"""What a schedule is asked for without a step."""
+SCHEDULE_QUERIES: Final = frozenset({"get_last_lr", "last_epoch", "load_state_dict", "state_dict"})
+"""Attributes of a schedule that take no step."""
 
 GradientCall: TypeAlias = Literal["backward", "clear", "clip", "schedule", "step", "unknown"]
 
@@ -107,7 +107,7 @@ def _never(functions: Sequence[ReadFunction], step: ast.Call) -> StepMistake | N
     """A step of gradients that no function which calls of a role reach computes, or clears."""
     names = frozenset[str]().union(*(function.names for function in functions))
     are_set = any(_sets_gradients(function.definition) for function in functions)
-    if names.isdisjoint(GIVES) and not are_set:
+    if names.isdisjoint(GRADIENT_SOURCES) and not are_set:
         return StepMistake(
             "HF784",
             "takes an optimizer step, and nothing computes gradients for it: it learns nothing",
@@ -206,7 +206,9 @@ class _Blocks:
         """The kind of call that a call of a function of the role's code is."""
         reached = [*self.code.reached(name)] if name in self.code.functions else []
         names = frozenset[str]().union(*(function.names for function in reached))
-        if not (CLEARS | GIVES | {"step"}).isdisjoint(names) or any(_sets_gradients(f.definition) for f in reached):
+        if not (CLEARS | GRADIENT_SOURCES | {"step"}).isdisjoint(names) or any(
+            _sets_gradients(f.definition) for f in reached
+        ):
             return "unknown"
         return None if names.isdisjoint(CLIPS) else "clip"
 
@@ -286,7 +288,7 @@ def _never_stepped(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]
     functions = [function for several in code.functions.values() for function in several]
     for name, (function, made) in made_by_torch(code, schedules=True).items():
         uses = [use for each in functions for use in _uses(each.definition, name)]
-        if not set(uses) <= TOLD or not _is_attribute(function, name):
+        if not set(uses) <= SCHEDULE_QUERIES or not _is_attribute(function, name):
             continue
         yield (
             function,

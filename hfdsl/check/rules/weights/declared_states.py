@@ -11,15 +11,19 @@ A worked example, in which one letter hides that an engine samples from old weig
 The rule judges a role's class as a whole, whichever methods a dataflow calls. A state that the class exports is one
 that it writes or loads, a state that it loads is one that it reads or exports, and a method that overrides another has
 its effects. A class that writes nothing at all is a frozen model, whose weights others may load. Of two methods that
-load or export a state, a sync calls one.
+load or export a state, a sync calls one. A method that takes a step of an optimizer of the role's parameters writes a
+state, whatever it declares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from hfdsl.check.bodies.optimizers import steps_for_certain
+from hfdsl.check.bodies.role_code import code_of
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import span_of
 from hfdsl.graph.misuses import MisuseKind
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import RecordType, StaticType
@@ -58,6 +62,7 @@ def states_are_declared(context: Context) -> Iterator[Finding]:
                 notes=(f'declare @hf.{effect.kind}("{effect.state}") on it too: an override inherits no effects',),
             )
         yield from _ambiguous(role, calls, synced)
+        yield from _undeclared(role, calls)
         if not dropped and not unsynced:
             yield from _unconnected(role, calls)
 
@@ -86,6 +91,33 @@ def _ambiguous(role: type, calls: Sequence[tuple[Node, RoleCall]], by_sync: Coll
                     ),
                     notes=(f"leave @hf.{kind} to the method that a sync is to call",),
                 )
+
+
+def _undeclared(role: type, calls: Sequence[tuple[Node, RoleCall]]) -> Iterator[Finding]:
+    """A method that trains and declares only what it reads, or nothing, where another one declares that it writes."""
+    code = code_of(role)
+    written = {
+        optimizer: effect.state
+        for method in registered_methods(role)
+        for effect in effects_of(getattr(role, method))
+        if effect.kind == "writes"
+        for _, _, optimizer in steps_for_certain(code, method)
+    }
+    for method, node in {op.signature.name: node for node, op in reversed(calls)}.items():
+        effects = effects_of(getattr(role, method))
+        read = [effect.state for effect in effects if effect.kind == "reads"]
+        for function, step, optimizer in steps_for_certain(code, method):
+            state = written.get(optimizer) or next(iter(read), None)
+            if state is not None and all(effect.kind == "reads" for effect in effects):
+                yield Finding(
+                    "HF709",
+                    f"'{role.__name__}.{method}' trains, and declares "
+                    + (f'only @hf.reads("{read[0]}")' if read else "no effect"),
+                    Label(span_of(definition_span(function.body).file, step), f"a step of 'self.{optimizer}'"),
+                    (Label(node.span, "called here"),),
+                    notes=(f"let '{method}' declare @hf.writes(\"{state}\"): queues and syncs then count its updates",),
+                )
+                break
 
 
 def _dropped(role: type) -> Iterator[tuple[str, Effect, type]]:
