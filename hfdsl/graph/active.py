@@ -43,6 +43,10 @@ class Tracing(Protocol):
         """Count that Python asks a value for a number or a truth."""
         ...
 
+    def is_first_decision(self) -> bool:
+        """Whether Python has not asked for a truth at this place before."""
+        ...
+
     def signatures(self, role: type) -> Mapping[str, Signature | None]:
         """The signatures of a role's methods."""
         ...

@@ -57,11 +57,11 @@ class Pythonic(Traced):
 
     def __bool__(self) -> bool:
         self._decides("if")
-        return True
+        return self._tracer.is_first_decision()
 
     def __len__(self) -> int:
         self._decides("len()")
-        return 1
+        return int(self._tracer.is_first_decision())
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self._decides("iteration"),))

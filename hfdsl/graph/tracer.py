@@ -68,6 +68,7 @@ class Tracer:
     calls: int = 0
     decisions: int = 0
     roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
+    decided: set[Span] = field(default_factory=set)
     reported: set[tuple[object, ...]] = field(default_factory=set)
     optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
     containers: dict[int, Any] = field(default_factory=dict)  # by identity, those that were used as one value
@@ -129,6 +130,13 @@ class Tracer:
         if self.decisions > MAX_DECISIONS:
             problem = f"Python has asked values of the dataflow more than {MAX_DECISIONS} times for a truth or a number"
             raise DefinitionError("HF610", f"{problem}: a loop here does not end")
+
+    def is_first_decision(self) -> bool:
+        """Whether Python has not asked for a truth at this place before: a ``while`` ends after one iteration."""
+        place = traced_span(run_body.__code__)
+        is_first = place not in self.decided
+        self.decided.add(place)
+        return is_first
 
     def outsider(self, access: str, role: type) -> Any:
         """Record that the dataflow calls or constructs a worker that is not one of its parameters."""

@@ -566,19 +566,36 @@ def test_a_column_is_an_attribute_and_an_argument_an_object() -> None:
     assert argument.message.endswith("is wired to the class ValueError, of which ValueError(...) is an object")
 
 
-@pytest.mark.parametrize("asked", ["rollout.log_probs", "rollout.log_probs > 0", "rollout.misspelled", "len(rollout)"])
-def test_a_loop_that_waits_for_a_value_ends(asked: str, tmp_path: Path) -> None:
-    """It calls nothing, so that no step is traced."""
-    body = f"rollout = actor.generate(prompts)\n    while {asked}:\n        pass\n    return rollout"
+ASKED = {
+    "rollout.log_probs": "HF207",
+    "not rollout.log_probs": "HF207",
+    "rollout.log_probs > 0": "HF208",
+    "rollout.misspelled": "HF201",
+    "len(rollout)": "HF207",
+    "True and rollout.log_probs < 0": "HF208",
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("block", ["pass", "rollout = actor.generate(prompts)"])
+def test_a_loop_that_waits_for_a_value_is_one_mistake(asked: str, block: str, tmp_path: Path) -> None:
+    report = _waiting(f"while {asked}:\n        {block}", tmp_path)
+    assert report.codes == (ASKED[asked],)
+
+
+def test_a_loop_that_waits_for_a_number_ends(tmp_path: Path) -> None:
+    report = _waiting("while int(rollout.log_probs) == 1:\n        pass", tmp_path)
+    assert report.codes == ("HF207", "HF610")
+    assert "a loop here does not end" in report.findings[1].message
+
+
+def _waiting(loop: str, tmp_path: Path) -> hf.Report:
+    body = f"rollout = actor.generate(prompts)\n    {loop}\n    return rollout"
     source = f"def waiting(prompts: Prompts, actor: Actor) -> Rollout:\n    {body}\n"
     (tmp_path / "waiting.py").write_text(source, "utf-8")
     scope = {"Prompts": Prompts, "Actor": Actor, "Rollout": Rollout}
     exec(compile(source, str(tmp_path / "waiting.py"), "exec"), scope)  # noqa: S102  # the test's own text
-    report = hf.dataflow(scope["waiting"]).check()
-    assert "HF610" in report.codes
-    [endless] = [finding for finding in report if finding.code == "HF610"]
-    assert "a loop here does not end" in endless.message
-    assert len(report.codes) > 1  # and what it asks is reported
+    return hf.dataflow(scope["waiting"]).check()
 
 
 def test_a_misspelled_name_of_hfdsl_is_reported_where_it_is_used() -> None:
