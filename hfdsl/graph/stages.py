@@ -77,8 +77,6 @@ class Stage:
     reads: Mapping[str, int] = field(default_factory=dict)
     feeds: Mapping[str, int] = field(default_factory=dict)
     results: tuple[Ref, ...] = ()
-    states_read: frozenset[HeldState] = frozenset()
-    states_written: frozenset[HeldState] = frozenset()
     syncs: tuple[Sync, ...] = ()
 
     @property
@@ -318,10 +316,6 @@ def _stage(parts: Split, number: int, inference: Inference | None, names: Mappin
         reads={names[node.id]: node.id for node, _ in parts.queues if parts.of[node.id] == number},
         feeds={name: node.id for name, node in fed.items()},
         results=results,
-        states_read=frozenset(holder for node in calls for holder, effect in effects(node) if effect.kind == "reads"),
-        states_written=frozenset(
-            holder for node in calls for holder, effect in effects(node) if effect.kind == "writes"
-        ),
         syncs=tuple(sync for sync in syncs(graph) if sync.load in new),
     )
 

@@ -20,7 +20,6 @@ MOST_LAG = 8
 """The lag that hfdsl's losses correct for."""
 
 SCORE_NOTE = "score(response, task) of your own"
-SCORE_WHY = "a verifier of hfdsl calls score(response, task) with a row of the data"
 
 
 @dataclass(frozen=True, slots=True)

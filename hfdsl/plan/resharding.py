@@ -214,10 +214,6 @@ class Schedule:
                         for piece in need.received:
                             yield Transfer(parameter, piece.box, self._owner(piece, rank, turn), rank)
 
-    def sent_by(self, source: int) -> tuple[Transfer, ...]:
-        """The transfers that a source rank sends, in the order of ``transfers``."""
-        return tuple(transfer for transfer in self.transfers if transfer.source == source)
-
     def received_by(self, target: int) -> tuple[Transfer, ...]:
         """The transfers that a target rank receives, in the order of ``transfers``."""
         return tuple(self.of(self.parameters, target))

@@ -126,12 +126,6 @@ class Simulation:
         return (self.dropped + masked) / groups if groups else 0.0
 
     @property
-    def lost_share(self) -> float:
-        """The share of the finished groups that a filter lost."""
-        groups = self.lost + self.dropped + sum(len(batch.groups) for batch in self.batches)
-        return self.lost / groups if groups else 0.0
-
-    @property
     def idle(self) -> tuple[float, float]:
         """The share of time in which producers, and the trainer, were idle."""
         end = self.ends[-1] if self.ends else 0.0

@@ -83,8 +83,6 @@ def test_a_program_is_split_at_its_queue_and_a_sync_belongs_to_the_writer() -> N
     assert rollout.feeds == train.reads == {"queue": 3}
     assert [graph.nodes[ref.node].label for ref in rollout.results] == ["engine.generate"]
     assert [graph.nodes[ref.node].label for ref in train.results] == ["trainer.update"]
-    assert rollout.states_read == {("engine", "policy")}
-    assert train.states_written == {("trainer", "policy")}
     [sync] = train.syncs
     assert [graph.nodes[node].label for node in (sync.export, sync.load)] == ["trainer.weights", "engine.load"]
     assert str(infer(train.graph).rows(0)) == "B*4"

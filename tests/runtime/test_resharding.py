@@ -194,7 +194,7 @@ def check(running: Any) -> None:
             sent[transfer.source[1]] += transfer.bytes
     assert [received[rank] for rank in range(len(sync.schedule.received))] == list(sync.schedule.received)
     planned = [
-        sum(transfer.bytes for transfer in sync.schedule.sent_by(rank))
+        sum(transfer.bytes for transfer in sync.schedule.transfers if transfer.source == rank)
         for rank in range(sync.schedule.source_mesh.world_size)
     ]
     assert [sent[rank] for rank in range(len(planned))] == planned

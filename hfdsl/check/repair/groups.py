@@ -30,7 +30,7 @@ def with_nodes(change: Callable[[Node], Node], context: Context) -> Context:
     return context.with_program(replace(context.program, graph=graph, inference=infer(graph), body=None))
 
 
-def other_groups(context: Context, call: Node, signature: Signature, repeats: int) -> Iterator[Suggestion]:
+def other_groups(call: Node, signature: Signature, repeats: int) -> Iterator[Suggestion]:
     """The groups that ``repeat`` made, where a caller chooses."""
     chosen = getattr(call.op, "signature", None)
     parameter = signature.group_parameter

@@ -132,7 +132,7 @@ def _from_yaml(source: SourceText, arguments: HydraArguments, place: Span, unrea
     ):
         raise ReadError(f"'{source.file}' configures no {TRAINER}: it has no 'actor_rollout_ref'", Span(source.file, 1))
     reading = applied(arguments, library, engine, place, unread, own_settings)
-    return replace(reading, findings=(*_unknown_in_file(own_settings, library, engine, reading), *reading.findings))
+    return replace(reading, findings=(*_unknown_in_file(own_settings, library, engine), *reading.findings))
 
 
 def _defaults(setting: Setting, library: LibraryTable, engine: str, unread: list[Unread]) -> str:
@@ -149,9 +149,7 @@ def _defaults(setting: Setting, library: LibraryTable, engine: str, unread: list
     return engine
 
 
-def _unknown_in_file(
-    settings: Sequence[Setting], library: LibraryTable, engine: str, reading: RunReading
-) -> Iterator[Finding]:
+def _unknown_in_file(settings: Sequence[Setting], library: LibraryTable, engine: str) -> Iterator[Finding]:
     """Keys of a file that this version of verl does not have: a typo, or another version."""
     defaults = library.engines[engine]
     open_tables = {key for key, value in defaults.items() if isinstance(value, dict)}

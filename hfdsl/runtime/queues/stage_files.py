@@ -239,7 +239,7 @@ def loaded(
     return LoadedQueues(saved, decided, sizes, batches, folder)
 
 
-def copied(run: QueueRun, backend: Backend) -> Callable[[QueueRun], None]:
+def copied(run: QueueRun) -> Callable[[QueueRun], None]:
     """Keep the handles of the work in progress; return the function with which a ``QueueRun`` continues from it."""
     run.settle()
     queues = [state.run_again(state.groups) for state in run.loop.queues]

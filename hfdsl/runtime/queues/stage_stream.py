@@ -204,7 +204,7 @@ class StageStream:
         """
         if self._run is None:
             return lambda _: self.reset()
-        decisions, sizes, continue_with = self.decisions, self._sizes, copied(self._run, backend)
+        decisions, sizes, continue_with = self.decisions, self._sizes, copied(self._run)
 
         def go_back(_: Any) -> None:
             run, _loop = self.start(sizes)

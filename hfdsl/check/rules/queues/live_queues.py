@@ -181,7 +181,6 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
         divides = rows.divisible_by(queue.group)
         if divides is Answer.REFUTED or (loses and filtered(rows) and divides is not Answer.PROVED):
             yield _unfilled(
-                context,
                 node,
                 f"{words} {rows} rows, which are not whole groups of {queue.group}",
                 "no batch can be filled",
@@ -205,7 +204,6 @@ def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Ite
         remover = "the filter" if loses else f"late={late!r}"
         why = f" where {remover} removes groups one by one" if one_by_one else ""
         finding = _unfilled(
-            context,
             node,
             f"a step dispatches {'at most ' * loses}{count} rows, a batch has {batch}, and lag={lag} leaves places for "
             f"{(lag + 1) * batch} rows, but {needed} are needed{why}",
@@ -229,7 +227,7 @@ def _uneven(node: Node, batch_rows: Size, dispatched: Size) -> Finding:
     )
 
 
-def _unfilled(context: Context, node: Node, subject: str, why: str) -> Finding:
+def _unfilled(node: Node, subject: str, why: str) -> Finding:
     return Finding("HF745", f"{subject}: {why}", Label(node.span, "this queue"))
 
 

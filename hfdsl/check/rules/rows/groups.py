@@ -328,7 +328,7 @@ def _other_groups(
     from hfdsl.check.repair.groups import other_groups, repeated_as_often, whole_groups  # late: most programs need none
 
     if groups.signature is not None:
-        yield from other_groups(context, node, groups.signature, repeats)
+        yield from other_groups(node, groups.signature, repeats)
     elif repeats > 1:
         yield from whole_groups(context, [node.id], repeats)
     origin = context.program.origins.of(column) or Origin((), 0)

@@ -39,8 +39,3 @@ def _is_sharded(subject: Subject, role: str) -> bool:
     """Whether each rank of a role holds a shard; with one rank of ``dp``, FSDP does not shard the model."""
     training = dict(_trainings(subject)).get(role)
     return training is not None and training.sharding == "fsdp" and subject.mesh(role).dp > 1
-
-
-def _cause(subject: Subject, role: str) -> str:
-    """The field that divides the model of a role."""
-    return f"deployment.roles.{role}.mesh" if subject.mesh(role).tp > 1 else f"{role}.training.sharding"
