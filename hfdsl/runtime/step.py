@@ -41,11 +41,10 @@ after those that feed it; handles are counted by step, so a payload waits in its
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hfdsl.graph.columns import columns_read
-from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, ColumnSlice, Payload, PayloadKey
+from hfdsl.plan.payloads import CALLER, DRIVER_RANK, ColumnSlice, Payload, PayloadKey, Process
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Routes
 from hfdsl.plan.rows import RowTable
@@ -53,6 +52,7 @@ from hfdsl.plan.segments import Segment
 from hfdsl.runtime.backend import Backend, do_nothing
 from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
 from hfdsl.runtime.driver_reads import DriverReads
+from hfdsl.runtime.future_reads import future_readers, unsubmitted_reads
 from hfdsl.runtime.handles import HandleTable
 from hfdsl.runtime.messages import FlightPlan, SegmentCall, SegmentResult
 from hfdsl.runtime.queues.files import SavedStep
@@ -199,7 +199,7 @@ class StepRun:
         check_same_presence(self._plan, results)
         return self._record(results)
 
-    def pending(self) -> dict[tuple[str, int], list[Any]]:
+    def pending(self) -> dict[Process, list[Any]]:
         """The handles of payloads still to be received, by group and rank, and of those that the driver reads.
 
         The caller's inputs are left out, since a run that continues with this step sends them again. It waits for the
@@ -208,22 +208,9 @@ class StepRun:
         self._enter()
         while ready_queries := self._ready_queries():
             self._resolve(ready_queries[0])
-        keys: dict[tuple[str, int], dict[PayloadKey, None]] = {}
-        for segment in self.routes.segments:
-            for rank, received in self.routes.receives[segment.number].items():
-                by_driver = segment.group == DRIVER or rank == DRIVER_RANK
-                if segment.number not in self._submitted:
-                    keys.setdefault(DRIVER_PROCESS if by_driver else (segment.group, rank), {}).update(
-                        dict.fromkeys(received)
-                    )
-        for process, key in self._later_reads():
-            keys.setdefault(process, {})[key] = None
-        queried = [self.routes.query_payloads[node] for node in self.routes.query_payloads]
-        driver_keys = [key for payloads in (self.routes.result, *queried) for key in payloads]
-        keys.setdefault(DRIVER_PROCESS, {}).update(dict.fromkeys(driver_keys))
         return {
-            process: [self._handles[key] for key in of_process if key in self._handles and key[0] != CALLER]
-            for process, of_process in keys.items()
+            process: [self._handles[key] for key in keys if key in self._handles and key[0] != CALLER]
+            for process, keys in future_readers(self._plan, self.routes, self._submitted).items()
         }
 
     def saved(self, number: int) -> SavedStep:
@@ -396,36 +383,9 @@ class StepRun:
                 self._handles[payload.key] = self._backend.put(self._plan, content)
                 self._log.sent.append((payload, time.time(), bytes_of(content)))
 
-    def _later_reads(self) -> Iterator[tuple[tuple[str, int], PayloadKey]]:
-        """The payloads that calls may read once queries of later stages have results, by the processes of these calls.
-
-        Which rows a rank will read is not known yet, so every rank of such a call gets all of them.
-        """
-        routed = {step.node for segment in self.routes.segments for step in segment.steps}
-        left_out = [step for step in self._plan.steps if step.node not in routed]
-        sent = [payload for tasks in self.routes.tasks.values() for task in tasks.values() for payload in task.sends]
-        sent += [payload for payloads in self.routes.driver_sends.values() for payload in payloads]
-        for step in left_out:
-            read = set(columns_read(self._plan.graph, step.node))
-            by_driver = step.group == DRIVER or step.custom is not None
-            processes = [DRIVER_PROCESS] if by_driver else [(step.group, rank) for rank in step.ranks]
-            for payload in sent if read else ():
-                if payload.key in self.routes.pending_payloads and any(
-                    (part.node, part.column) in read for part in payload.slices
-                ):
-                    yield from ((process, payload.key) for process in processes)
-
-    def _reads_to_come(self) -> Iterator[PayloadKey]:
-        """All reads of payloads that have not been submitted, as far as known."""
-        for segment, by_rank in self.routes.receives.items():
-            for keys in by_rank.values() if segment not in self._submitted else ():
-                yield from keys
-        for query, keys in self.routes.query_payloads.items():
-            yield from keys if query not in self._routing.query_results else ()
-        yield from self.routes.result
-
     def _expect_reads(self) -> None:
-        self._handles.expect(self._reads_to_come(), keep=self.routes.pending_payloads)
+        reads = unsubmitted_reads(self.routes, self._submitted, self._routing.query_results)
+        self._handles.expect(reads, keep=self.routes.pending_payloads)
 
     def _consume(self, receives: Mapping[int, Sequence[PayloadKey]]) -> None:
         self._handles.consume([key for keys in receives.values() for key in keys])
