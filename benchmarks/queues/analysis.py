@@ -18,7 +18,8 @@ from hfdsl.check.queue_bounds import queue_bounds
 from hfdsl.check.rules.queues import bounds, lags, live_queues
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.durations import DrawnSeconds
+from hfdsl.runtime.queues.plan_simulation import simulate_plan
 
 QUEUES = 10
 

@@ -83,7 +83,8 @@ from hfdsl.rl.workers import (
     SamplerConfig,
     TrainingConfig,
 )
-from hfdsl.runtime.queues.plan_simulation import RecordedSeconds, recorded_seconds
+from hfdsl.runtime.queues.durations import RecordedSeconds
+from hfdsl.runtime.queues.plan_simulation import recorded_seconds
 from hfdsl.runtime.queues.queue_simulation import simulate_run
 from hfdsl.runtime.running import Running
 

@@ -18,7 +18,7 @@ from hfdsl.rl.engines.handle import ENGINES
 from hfdsl.rl.engines.vllm_engine import VllmEngine
 from hfdsl.rl.workers import Actor, ActorConfig, InFlightSampler, Reward, Sampler, SamplerConfig
 from hfdsl.rl.workers.layouts import state_parameters
-from hfdsl.runtime.queues.plan_simulation import P99
+from hfdsl.runtime.queues.durations import P99
 
 
 class LongTails(VllmEngine):

@@ -12,7 +12,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, f32, register
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds
+from hfdsl.runtime.queues.durations import DrawnSeconds
 
 
 class B(hf.Dim):
@@ -28,7 +28,7 @@ class Weights(hf.Batch):
 
 
 class Engine(hf.Worker):
-    """Generation takes as long as ``hfdsl.runtime.queues.plan_simulation`` draws for this step and rank."""
+    """Generation takes as long as ``hfdsl.runtime.queues.durations`` draws for this step and rank."""
 
     def __init__(self, seconds: DrawnSeconds) -> None:
         self.seconds = seconds

@@ -14,7 +14,8 @@ from statistics import median
 
 from benchmarks.queues.programs import batch, compiled
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.durations import DrawnSeconds
+from hfdsl.runtime.queues.plan_simulation import simulate_plan
 from hfdsl.runtime.running import Running
 
 Row = Mapping[str, object]

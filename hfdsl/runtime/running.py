@@ -19,7 +19,7 @@ from hfdsl.runtime.inputs import check_is_plan, path_of, step_inputs
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.queues.dispatch_loads import check_in_flight
-from hfdsl.runtime.queues.plan_simulation import CallSeconds
+from hfdsl.runtime.queues.durations import CallSeconds
 from hfdsl.runtime.queues.running_stream import RunningStream
 from hfdsl.runtime.queues.shared_states import warn_of_shared_updates
 from hfdsl.runtime.recovery.steps import Recovered

@@ -38,7 +38,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides
 from hfdsl.runtime.backend import HookedBackend
 from hfdsl.runtime.decisions import from_lines
-from hfdsl.runtime.queues.plan_simulation import CallSeconds
+from hfdsl.runtime.queues.durations import CallSeconds
 from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.running import Running
 from hfdsl.testing.arguments import names_of, nothing, number_of, refused, several_of

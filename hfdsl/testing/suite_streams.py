@@ -23,8 +23,8 @@ from hfdsl.plan.plan import Plan
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.batches import B
 from hfdsl.runtime.decisions import Decision, from_lines, to_lines
+from hfdsl.runtime.queues.durations import DrawnSeconds
 from hfdsl.runtime.queues.links import QueueLinks
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds
 from hfdsl.runtime.running import Running
 from hfdsl.testing import suite_queues as q
 from hfdsl.testing.compare import first_difference

@@ -11,12 +11,9 @@ from hfdsl.graph.stages import syncs
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import read_trace
+from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds
 from hfdsl.runtime.queues.groups import are_known
-from hfdsl.runtime.queues.plan_simulation import (
-    CallSeconds,
-    DrawnSeconds,
-    recorded_seconds,
-)
+from hfdsl.runtime.queues.plan_simulation import recorded_seconds
 from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.queues.step_timing import StepTiming
 from hfdsl.tools.call_times import no_time, times_of

@@ -17,15 +17,9 @@ from hfdsl.plan.queues import decides, out_of_step
 from hfdsl.plan.timeline import TraceFile
 from hfdsl.plan.weight_senders import CopiedWeights, with_copied_weights
 from hfdsl.protocols.queueing import Late
+from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds, RecordedSeconds, Utilization
 from hfdsl.runtime.queues.groups import queue_specs
-from hfdsl.runtime.queues.plan_simulation import (
-    CallSeconds,
-    DrawnSeconds,
-    PlanSimulation,
-    RecordedSeconds,
-    Utilization,
-    with_lag,
-)
+from hfdsl.runtime.queues.plan_simulation import PlanSimulation, with_lag
 from hfdsl.runtime.queues.queue_simulation import simulate_run
 from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.queues.step_timing import SAME, bottleneck

@@ -12,7 +12,8 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.graph.program import Queue
 from hfdsl.plan.throughput import throughput
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.durations import DrawnSeconds
+from hfdsl.runtime.queues.plan_simulation import simulate_plan
 from tests.runtime.queue_programs import Actor, B, Engine, Judge, Prompts, Samples, Scored, Trained, chain
 
 ENDS = (("engine.generate", "judge.score"), ("judge.score", "actor.update"))

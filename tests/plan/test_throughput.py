@@ -15,7 +15,8 @@ from hfdsl.errors import WiringError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, simulate_plan, with_lag
+from hfdsl.runtime.queues.durations import DrawnSeconds
+from hfdsl.runtime.queues.plan_simulation import simulate_plan, with_lag
 from hfdsl.runtime.queues.queue_simulation import simulate_run
 from tests.nightly import examples
 from tests.rl.dataflows.programs import SIZES

@@ -18,7 +18,7 @@ from hfdsl.errors import HfError, HfWarning, LostProcessError, RoleError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.local import LocalBackend
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds
+from hfdsl.runtime.queues.durations import DrawnSeconds
 from hfdsl.runtime.recovery.deaths import Death
 from hfdsl.runtime.recovery.steps import Recovery
 from tests.nightly import examples

@@ -27,7 +27,8 @@ from hfdsl.plan.timeline import read_trace
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.queueing import DISCIPLINES, Late
 from hfdsl.runtime.decisions import from_lines
-from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds, simulate_plan
+from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds
+from hfdsl.runtime.queues.plan_simulation import simulate_plan
 from hfdsl.runtime.queues.virtual_clock import VirtualCall
 from hfdsl.runtime.rank.in_flight import ArrivedWeights
 from hfdsl.runtime.schedule import QueueSpec

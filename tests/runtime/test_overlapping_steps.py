@@ -11,7 +11,7 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.overlaps import overlaps
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.timeline import Timeline
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds
+from hfdsl.runtime.queues.durations import DrawnSeconds
 from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Rows, batch_of, programs, some_rows
 from tests.plan.test_overlaps import PAIR_BEFORE_WEIGHTS, pairs

@@ -19,15 +19,8 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import Interval, Timeline
 from hfdsl.plan.weight_senders import with_copied_weights
 from hfdsl.protocols.layouts import Parameter, Replicas, Shards
-from hfdsl.runtime.queues.plan_simulation import (
-    CallSeconds,
-    DrawnSeconds,
-    RecordedSeconds,
-    Utilization,
-    recorded_seconds,
-    simulate_plan,
-    with_lag,
-)
+from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds, RecordedSeconds, Utilization
+from hfdsl.runtime.queues.plan_simulation import recorded_seconds, simulate_plan, with_lag
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import check_decisions
 from tests.nightly import examples

@@ -17,7 +17,8 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.timeline import TraceFile, read_trace
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.decisions import Decision
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds, RecordedSeconds, simulate_plan
+from hfdsl.runtime.queues.durations import DrawnSeconds, RecordedSeconds
+from hfdsl.runtime.queues.plan_simulation import simulate_plan
 from hfdsl.runtime.queues.queue_simulation import simulate_run
 from hfdsl.testing import check_decisions, check_prompts
 from tests.nightly import examples

@@ -13,7 +13,8 @@ import hfdsl as hf
 from hfdsl.check.run import check
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.throughput import throughput
-from hfdsl.runtime.queues.plan_simulation import CallSeconds, DrawnSeconds, with_lag
+from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds
+from hfdsl.runtime.queues.plan_simulation import with_lag
 from hfdsl.runtime.queues.queue_simulation import simulate_run
 from hfdsl.runtime.queues.step_timing import STEPS, StepTiming, spare_lags
 from tests.check import prelude

@@ -13,7 +13,7 @@ import pytest
 
 from hfdsl.errors import CheckpointError, HfError, ResourceError, WiringError
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.queues.plan_simulation import DrawnSeconds
+from hfdsl.runtime.queues.durations import DrawnSeconds
 from hfdsl.runtime.running import Running
 from tests.runtime.stage_programs import B, Prompts, deciding, prompts, stage_deployment
 

@@ -22,7 +22,7 @@ from hfdsl.plan.timeline import Interval
 from hfdsl.runtime.backend import Submission, do_nothing
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.messages import SegmentResult
-from hfdsl.runtime.queues.plan_simulation import CallSeconds
+from hfdsl.runtime.queues.durations import CallSeconds
 
 
 @dataclass(frozen=True, eq=False)

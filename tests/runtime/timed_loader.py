@@ -19,7 +19,7 @@ from unittest import mock
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.loading import LoaderThread
 from hfdsl.runtime.queues import running_stream
-from hfdsl.runtime.queues.plan_simulation import CallSeconds
+from hfdsl.runtime.queues.durations import CallSeconds
 from tests.runtime.losing_backend import LosingBackend, Losses
 from tests.runtime.timed_backend import TimedBackend, TimedCall
 

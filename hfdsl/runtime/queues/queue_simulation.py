@@ -31,15 +31,10 @@ from hfdsl.plan.timeline import TraceFile
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.inputs import check_is_plan
 from hfdsl.runtime.queues.dispatched import Dispatched
+from hfdsl.runtime.queues.durations import CallSeconds, call_durations, random_stream
 from hfdsl.runtime.queues.groups import are_known, dispatched_rows, queue_specs
 from hfdsl.runtime.queues.loop import QueuedId, QueueLoop
-from hfdsl.runtime.queues.plan_simulation import (
-    CallSeconds,
-    PlanSimulation,
-    call_durations,
-    random_stream,
-    simulate_plan,
-)
+from hfdsl.runtime.queues.plan_simulation import PlanSimulation, simulate_plan
 from hfdsl.runtime.queues.stage_plans import QueueStages, queue_stages
 from hfdsl.runtime.queues.times import VirtualTime
 from hfdsl.runtime.queues.tracing import queue_samples

@@ -14,10 +14,10 @@ from hfdsl.runtime.backend import PollingBackend, WakingBackend
 from hfdsl.runtime.loading import BatchSource
 from hfdsl.runtime.queues.dispatch_loads import DispatchLoads
 from hfdsl.runtime.queues.dispatched import Dispatched
+from hfdsl.runtime.queues.durations import CallSeconds
 from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loaded_prompts import LoadedPrompts
 from hfdsl.runtime.queues.loop import QueuedId, QueueLoop
-from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.reading import QueueReader
 from hfdsl.runtime.queues.stage_plans import QueueStages
 from hfdsl.runtime.queues.stage_run import StageRun

@@ -14,9 +14,9 @@ from hfdsl.runtime.backend import Backend, PollingBackend
 from hfdsl.runtime.loading import END, LoaderThread
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.queues.decision_log import DecisionLog
+from hfdsl.runtime.queues.durations import CallSeconds, call_durations
 from hfdsl.runtime.queues.files import SavedStream
 from hfdsl.runtime.queues.held_values import check_held_values, held_values
-from hfdsl.runtime.queues.plan_simulation import CallSeconds, call_durations
 from hfdsl.runtime.queues.stage_stream import StageStream
 from hfdsl.runtime.queues.streaming import StageOrder, Stream
 from hfdsl.runtime.recovery.streams import RecoveringStream

@@ -37,10 +37,10 @@ from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.inputs import loaded_inputs
 from hfdsl.runtime.loading import END, BatchSource
 from hfdsl.runtime.queues.decision_log import DecisionLog
+from hfdsl.runtime.queues.durations import CallSeconds
 from hfdsl.runtime.queues.files import SavedStream
 from hfdsl.runtime.queues.groups import are_known, queue_specs
 from hfdsl.runtime.queues.loop import LoggedWorld, QueuedId, QueueLoop, QueueWorld
-from hfdsl.runtime.queues.plan_simulation import CallSeconds
 from hfdsl.runtime.queues.run import QueueRun
 from hfdsl.runtime.queues.stage_files import copied, loaded, saved
 from hfdsl.runtime.queues.stage_plans import queue_stages

@@ -20,14 +20,8 @@ from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.throughput import Throughput, throughput
 from hfdsl.plan.weight_senders import with_copied_weights
-from hfdsl.runtime.queues.plan_simulation import (
-    CallSeconds,
-    DrawnSeconds,
-    PlanSimulation,
-    RecordedSeconds,
-    Utilization,
-    with_lag,
-)
+from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds, RecordedSeconds, Utilization
+from hfdsl.runtime.queues.plan_simulation import PlanSimulation, with_lag
 from hfdsl.runtime.queues.queue_simulation import simulate_run
 
 STEPS = 200

@@ -29,9 +29,10 @@ from hfdsl.plan.rows import runtime_queries
 from hfdsl.plan.timeline import Timeline
 from hfdsl.runtime.backend import PollingBackend, WakingBackend
 from hfdsl.runtime.queues.dispatched import Dispatched, Place
+from hfdsl.runtime.queues.durations import CallSeconds
 from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loop import QueuedId
-from hfdsl.runtime.queues.plan_simulation import CallSeconds, PlanCalls
+from hfdsl.runtime.queues.plan_simulation import PlanCalls
 from hfdsl.runtime.queues.stage_plans import QueueStages
 from hfdsl.runtime.queues.stage_run import StageRun
 from hfdsl.runtime.queues.virtual_clock import VirtualCall, VirtualClock

@@ -1,0 +1,122 @@
+"""How long calls take on a virtual clock: drawn from a distribution, or from the durations of an earlier run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from hfdsl.errors import WiringError
+from hfdsl.plan.plan import Plan
+from hfdsl.types.batches import closest
+from hfdsl.types.numbers import brief, is_number
+
+P99 = 2.3263478740408408
+"""The 99th percentile of the standard normal distribution."""
+
+
+class CallSeconds(Protocol):
+    """The duration of calls of a node."""
+
+    def of(self, *call: object) -> float:
+        """The seconds of a call; the same call always takes the same time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """The parts of its device and of its engine that a call keeps busy while it runs alone.
+
+    With an ``engine_utilization`` below 1, a call alone leaves room in the batch of an engine that runs several calls
+    at once. Durations that are no ``Utilization`` occupy all of both.
+
+    Raises:
+        WiringError: HF202 for a part that is no number from 0 to 1.
+    """
+
+    utilization: float = 1.0
+    engine_utilization: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("utilization", "engine_utilization"):
+            part = getattr(self, name)
+            if not (is_number(part) and 0 <= part <= 1):
+                raise WiringError("HF202", f"{name} is a number from 0 to 1, got {brief(part)}")
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSeconds(Utilization):
+    """A lognormal distribution of ``median`` seconds, whose 99th percentile is ``tail`` times as long.
+
+    >>> DrawnSeconds(2.0).of("actor.update", 7), 1.0 < DrawnSeconds(2.0, tail=3.0).of("actor.update", 7) < 12.0
+    (2.0, True)
+    """
+
+    median: float
+    tail: float = 1.0
+
+    def __post_init__(self) -> None:
+        Utilization.__post_init__(self)
+        if not (_is_at_least(self.median, 0) and _is_at_least(self.tail, 1)):
+            text = (
+                f"a duration takes a median of at least 0 seconds and a tail of at least 1, got median={self.median!r}"
+            )
+            raise WiringError("HF202", f"{text}, tail={self.tail!r}")
+
+    def of(self, *call: object) -> float:
+        """The seconds of a call."""
+        if self.tail == 1.0:
+            return self.median
+        return self.median * random_stream(call).lognormvariate(0.0, math.log(self.tail) / P99)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSeconds(Utilization):
+    """Durations of calls in an earlier run; each call takes one of them, drawn at random."""
+
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        Utilization.__post_init__(self)
+        if not isinstance(self.seconds, tuple) or not self.seconds:
+            raise WiringError("HF202", f"recorded durations are a tuple of seconds, got {brief(self.seconds)}")
+
+    def of(self, *call: object) -> float:
+        """The seconds of a call."""
+        return self.seconds[0] if len(self.seconds) == 1 else random_stream(call).choice(self.seconds)
+
+
+def call_durations(
+    plan: Plan, seconds: Mapping[str, float | CallSeconds], subject: str = "seconds="
+) -> dict[str, CallSeconds]:
+    """The durations of calls, of which a number is that of every call.
+
+    Raises:
+        WiringError: HF202 for a call that the plan does not have, or what is no duration; ``subject`` begins the text.
+    """
+    labels = [step.label for step in plan.steps]
+    if not isinstance(seconds, Mapping):
+        raise WiringError("HF202", f"{subject} takes a dict of calls, got {brief(seconds)}")
+    for label, duration in seconds.items():
+        if label not in labels:
+            raise WiringError("HF202", f"{subject}: '{plan.name}' has no call '{label}'; {closest(str(label), labels)}")
+        draws = callable(getattr(duration, "of", None)) and not isinstance(duration, type)
+        if not (draws or _is_at_least(duration, 0)):
+            kinds = "a number, 0 or more, or an object with a method of(*call)"
+            raise WiringError("HF202", f"{subject}: '{label}' takes {kinds}, got {duration!r}")
+    return {
+        label: DrawnSeconds(duration) if isinstance(duration, (int, float)) else duration
+        for label, duration in seconds.items()
+    }
+
+
+def _is_at_least(value: object, least: float) -> bool:
+    """Whether a value is a finite number of at least ``least``."""
+    return is_number(value) and least <= value < math.inf
+
+
+def random_stream(call: Iterable[object]) -> random.Random:
+    """The random stream of a call, or of another event: always the same."""
+    return random.Random(" ".join(map(str, call)))
