@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
-from hfdsl.types.batches import closest, nearest
 from hfdsl.types.foreign_text import parse_toml, read_text
 from hfdsl.types.numbers import MAX_COUNT, brief, count_range, is_count, is_number
+from hfdsl.types.similar_names import closest, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path

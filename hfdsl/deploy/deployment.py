@@ -15,8 +15,8 @@ from hfdsl.protocols.mesh import Mesh, check_mesh
 from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
 from hfdsl.types.arguments import constructor_takes
-from hfdsl.types.batches import closest
 from hfdsl.types.numbers import checked_deadline
+from hfdsl.types.similar_names import closest
 
 W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,11 +17,11 @@ from hfdsl.graph.fits import fits_static
 from hfdsl.graph.parameters import optional_roles, with_defaults
 from hfdsl.graph.program import Constant
 from hfdsl.graph.signatures import deferred, is_option
-from hfdsl.types.batches import closest
 from hfdsl.types.bounds import bounds_of, misfit
 from hfdsl.types.column_annotations import REDUCTION_LITERALS
 from hfdsl.types.dims import Dim, Sizes
 from hfdsl.types.numbers import brief
+from hfdsl.types.similar_names import closest
 
 if TYPE_CHECKING:
     from hfdsl.check.report import Report

@@ -19,8 +19,9 @@ from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
-from hfdsl.types.batches import Batch, closest, schema, upcast
+from hfdsl.types.batches import Batch, schema, upcast
 from hfdsl.types.columns import Column, ColumnSpec, Obj, ObjSpec
+from hfdsl.types.similar_names import closest
 
 
 @dataclass

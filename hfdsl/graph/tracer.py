@@ -47,10 +47,11 @@ from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
-from hfdsl.types.batches import Batch, is_record, nearest, schema
+from hfdsl.types.batches import Batch, is_record, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.numbers import brief, count_range, is_count
 from hfdsl.types.rows import GroupedBy
+from hfdsl.types.similar_names import nearest
 
 MAX_STEPS = 100_000
 """A dataflow with more steps has a loop without an end, such as one that waits for a value."""

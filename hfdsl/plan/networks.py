@@ -22,8 +22,8 @@ from hfdsl.graph.networks import (
 from hfdsl.graph.signatures import ListType
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.timeline import Timeline
-from hfdsl.types.batches import closest
 from hfdsl.types.dims import Size, constant
+from hfdsl.types.similar_names import closest
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -63,8 +63,8 @@ from hfdsl.plan.queues import out_of_step
 from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.weight_senders import weight_senders
 from hfdsl.protocols.queueing import queue_problem
-from hfdsl.types.batches import closest
 from hfdsl.types.numbers import brief, is_number
+from hfdsl.types.similar_names import closest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from fractions import Fraction
 from math import gcd
 from typing import Literal, TypeAlias, get_args
 
-from hfdsl.types.batches import nearest
 from hfdsl.types.dims import Dim
 from hfdsl.types.numbers import brief, count_limit, is_count
+from hfdsl.types.similar_names import nearest
 
 Late: TypeAlias = Literal["wait", "drop", "refill", "mask"]
 """The disciplines: what a queue does with groups that would exceed its lag.

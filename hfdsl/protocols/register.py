@@ -17,9 +17,9 @@ from hfdsl.protocols.placement import AxisPlacement, Sharded
 from hfdsl.protocols.predefined import ALL_TO_ALL, ONE_TO_ALL
 from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.types.arguments import takes
-from hfdsl.types.batches import closest
 from hfdsl.types.numbers import checked_deadline
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, RowDependence, WholeRows, group_size
+from hfdsl.types.similar_names import closest
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.layouts import Layout
 from hfdsl.protocols.register import registered_methods
-from hfdsl.types.batches import nearest
 from hfdsl.types.numbers import brief, count_limit, is_count
+from hfdsl.types.similar_names import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 

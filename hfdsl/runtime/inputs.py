@@ -10,8 +10,9 @@ from typing import Any
 from hfdsl.errors import WiringError
 from hfdsl.graph.program import Input
 from hfdsl.plan.plan import Plan
-from hfdsl.types.batches import Batch, closest, upcast
+from hfdsl.types.batches import Batch, upcast
 from hfdsl.types.numbers import brief
+from hfdsl.types.similar_names import closest
 
 
 def loaded_inputs(plan: Plan, batch: Any) -> dict[int, Batch]:

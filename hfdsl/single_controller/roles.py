@@ -11,7 +11,7 @@ from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.protocols.register import registered_methods
 from hfdsl.single_controller.host import method_name, methods_of
 from hfdsl.single_controller.ray_internals import TRACE_PARAMETER, actor_class, actor_options
-from hfdsl.types.batches import closest
+from hfdsl.types.similar_names import closest
 
 
 def plain_class(cls: Any) -> type:

@@ -9,9 +9,9 @@ from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
 from hfdsl.testing.code import as_code
-from hfdsl.types.batches import closest
 from hfdsl.types.dims import Dim
 from hfdsl.types.numbers import is_count, is_number
+from hfdsl.types.similar_names import closest
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 

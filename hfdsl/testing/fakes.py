@@ -23,9 +23,10 @@ from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.testing.arguments import named_of, refused, role_of, sizes_of
 from hfdsl.testing.values import Draw, sample
-from hfdsl.types.batches import Batch, closest, rebuild, schema
+from hfdsl.types.batches import Batch, rebuild, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size, constant, solve
+from hfdsl.types.similar_names import closest
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 

@@ -17,8 +17,9 @@ from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.testing.arguments import names_of, nothing, refused, sizes_of, tolerance_of
 from hfdsl.testing.compare import Difference, first_difference
 from hfdsl.testing.node_values import RESULT, NodeValues, eager_steps, noting_place, observed, steps
-from hfdsl.types.batches import Batch, closest, schema
+from hfdsl.types.batches import Batch, schema
 from hfdsl.types.dims import Dim
+from hfdsl.types.similar_names import closest
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 

@@ -59,7 +59,8 @@ from hfdsl.runtime.saving.value_files import is_written
 from hfdsl.runtime.saving.value_reading import read_value
 from hfdsl.testing.compare import Difference, first_difference
 from hfdsl.testing.reloading import Script
-from hfdsl.types.batches import Batch, closest, upcast
+from hfdsl.types.batches import Batch, upcast
+from hfdsl.types.similar_names import closest
 
 T = TypeVar("T")
 Body = Callable[..., Any]

@@ -17,7 +17,8 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.testing.arguments import given_of, meshes_of, nothing, number_of, refused, role_of, tolerance_of
 from hfdsl.testing.code import as_code
 from hfdsl.testing.compare import first_difference
-from hfdsl.types.batches import Batch, closest
+from hfdsl.types.batches import Batch
+from hfdsl.types.similar_names import closest
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.tools.importing import UsageError
-from hfdsl.types.batches import closest, nearest
 from hfdsl.types.numbers import brief, is_number
+from hfdsl.types.similar_names import closest, nearest
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import hfdsl
 from hfdsl.protocols.queueing import DISCIPLINES
 from hfdsl.tools import commands
-from hfdsl.types.batches import nearest
 from hfdsl.types.numbers import count_range, in_digits, is_count
+from hfdsl.types.similar_names import nearest
 
 DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learning post-training."
 

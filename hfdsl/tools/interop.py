@@ -12,7 +12,7 @@ from hfdsl.interop.reading import Inputs
 from hfdsl.interop.text import COMMAND_LINE, SourceText
 from hfdsl.tools import output
 from hfdsl.tools.importing import UsageError
-from hfdsl.types.batches import closest
+from hfdsl.types.similar_names import closest
 
 
 def reports(path: str, library: str, arguments: str = "", environment: Sequence[str] = ()) -> Iterator[Report]:

@@ -30,7 +30,7 @@ from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_jso
 from hfdsl.tools.progress import ProgressBar, shows_progress
 from hfdsl.tools.rounds import RoundsAndUpdate
 from hfdsl.tools.stepping import check_writable
-from hfdsl.types.batches import closest
+from hfdsl.types.similar_names import closest
 
 if TYPE_CHECKING:
     from hfdsl.rl.training.loop import Ended

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from hfdsl.errors import HfError
-from hfdsl.types.batches import closest
+from hfdsl.types.similar_names import closest
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)

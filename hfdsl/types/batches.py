@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 import typing
@@ -15,6 +14,7 @@ from hfdsl.types.column_annotations import field_spec
 from hfdsl.types.columns import COLUMNS, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.joining import all_present, join_column
+from hfdsl.types.similar_names import closest
 from hfdsl.types.values import actual, plain
 
 NameT = TypeVar("NameT")
@@ -325,12 +325,6 @@ def upcast(batch: Batch, record: type[BatchT]) -> BatchT:
     return rebuild(record, {name: batch.__hf_columns__[name] for name in schema(record).fields})
 
 
-def closest(name: str, names: Sequence[str]) -> str:
-    """Suggest a name: ``did you mean 'x'?``, or list the names that exist."""
-    near = nearest(name, names)
-    return f"did you mean '{near}'?" if near is not None else f"there are: {', '.join(names) or 'none'}"
-
-
 def is_record(value: object) -> TypeGuard[type[Batch]]:
     """Whether a value is a class of records, and not a record.
 
@@ -339,22 +333,6 @@ def is_record(value: object) -> TypeGuard[type[Batch]]:
     (True, False, False)
     """
     return isinstance(value, type) and issubclass(value, Batch)
-
-
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """Find the most similar name, ignoring case; None if no name is similar enough.
-
-    >>> nearest("colum", ["row", "column"]), nearest("b", ["B", "P"]), nearest("x", ["B", "P"])
-    ('column', 'B', None)
-
-    Of names that are close, one with the same letters comes first: two swapped letters are the most common mistake.
-
-    >>> nearest("gpro", ["gspo", "grpo"])
-    'grpo'
-    """
-    same = [candidate for candidate in names if candidate.lower() == name.lower()]
-    close = same or difflib.get_close_matches(name, names)
-    return min(close, key=lambda candidate: sorted(candidate) != sorted(name), default=None)
 
 
 def _check_names(record: type[Batch], declared: Schema, columns: Mapping[str, Any]) -> None:

@@ -19,9 +19,9 @@ from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh
-from hfdsl.types.batches import closest
 from hfdsl.types.dims import Answer, Size
 from hfdsl.types.numbers import in_digits
+from hfdsl.types.similar_names import closest
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from hfdsl.errors import DataError
 from hfdsl.rl.data.sources import Row
-from hfdsl.types.batches import closest
+from hfdsl.types.similar_names import closest
 
 Message: TypeAlias = dict[str, Any]
 """A message: ``role``, ``content``, and any other key that the chat template reads, such as ``tool_calls``."""

@@ -12,8 +12,8 @@ from hfdsl.errors import DataError
 from hfdsl.rl.data.conversations import Conversation, Message, Tools, kind_in_words, messages_of, tools_of, with_system
 from hfdsl.rl.data.sources import Row
 from hfdsl.rl.fields import check_fields
-from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import is_unicode
+from hfdsl.types.similar_names import closest
 
 if TYPE_CHECKING:
     from hfdsl.rl.batches import Pairs, Prompts, Sequences

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, Protocol, TypeAlias
 from hfdsl.errors import DataError
 from hfdsl.rl.data.hugging_face import read
 from hfdsl.rl.fields import Count, Seed, check_fields
-from hfdsl.types.batches import closest
 from hfdsl.types.foreign_text import json_problem, parse_json
+from hfdsl.types.similar_names import closest
 
 Row: TypeAlias = dict[str, Any]
 

@@ -45,7 +45,7 @@ from hfdsl.rl.training.schedules import with_total_steps
 from hfdsl.rl.training.toml import tables
 from hfdsl.rl.training.toml.changes import RenameField
 from hfdsl.rl.training.typed import NONE, build, hints, required, separated, together
-from hfdsl.types.batches import closest, nearest
+from hfdsl.types.similar_names import closest, nearest
 
 
 @dataclass(frozen=True, slots=True)

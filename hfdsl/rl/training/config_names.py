@@ -21,7 +21,7 @@ from hfdsl.rl.training.run_config import EVALUATE, RunConfig
 from hfdsl.rl.training.toml import tables
 from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.rl.training.typed import NONE, build, together
-from hfdsl.types.batches import closest, nearest
+from hfdsl.types.similar_names import closest, nearest
 
 READY_ROOM = "hfdsl.rl.dataflows."
 """The prefix of the names of ready dataflows: only these need ``hfdsl.rl.training.algorithms``, whose many classes take

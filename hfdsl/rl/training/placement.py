@@ -18,7 +18,7 @@ from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.toml.changes import RenameField, SetField
 from hfdsl.rl.training.toml.spans import TomlSpans, read_spans
 from hfdsl.rl.training.typed import together
-from hfdsl.types.batches import closest, nearest
+from hfdsl.types.similar_names import closest, nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.toml.changes import RenameField, SetField
-from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import (
     LISTS,
     TABLES,
@@ -49,6 +48,7 @@ from hfdsl.types.bounds import (
     misfit,
     removed,
 )
+from hfdsl.types.similar_names import closest, nearest
 
 T = TypeVar("T")
 

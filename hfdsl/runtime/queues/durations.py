@@ -10,8 +10,8 @@ from typing import Protocol
 
 from hfdsl.errors import WiringError
 from hfdsl.plan.plan import Plan
-from hfdsl.types.batches import closest
 from hfdsl.types.numbers import brief, is_number
+from hfdsl.types.similar_names import closest
 
 P99 = 2.3263478740408408
 """The 99th percentile of the standard normal distribution."""

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from hfdsl.errors import WiringError
 from hfdsl.testing.arguments import names_of, refused
 from hfdsl.testing.strategies.sizes import dims
-from hfdsl.types.batches import Batch, closest, schema
+from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import evaluate
 from hfdsl.types.dtypes import DTYPES, DType
 from hfdsl.types.ragged import Jagged
+from hfdsl.types.similar_names import closest
 
 if TYPE_CHECKING:
     import torch

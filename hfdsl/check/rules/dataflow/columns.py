@@ -33,8 +33,9 @@ from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import PortType, RecordType
 from hfdsl.graph.spans import Span, definition_span
-from hfdsl.types.batches import Batch, closest, is_record, schema
+from hfdsl.types.batches import Batch, is_record, schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.similar_names import closest
 from hfdsl.types.wrappers import Wrapper
 
 WRAPPERS: dict[type, type[Wrapper]] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}

@@ -15,7 +15,8 @@ from hfdsl.graph.program import Input, Node, Pack
 from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.protocols.register import registration_of
-from hfdsl.types.batches import closest, schema
+from hfdsl.types.batches import schema
+from hfdsl.types.similar_names import closest
 
 _BOUNDS = "'{m.name}' of '{m.subject}' must be {m.candidates[0]}, and {m.candidates[1]}"
 

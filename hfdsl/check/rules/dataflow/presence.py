@@ -16,10 +16,11 @@ from hfdsl.graph.program import Constant, Input, Node, Output, Pack, Present, Re
 from hfdsl.graph.signatures import VALUE, RecordType, Signature, optional_columns
 from hfdsl.graph.values import Mismatch
 from hfdsl.protocols.conditions import Provision, provisions_of
-from hfdsl.types.batches import closest, schema
+from hfdsl.types.batches import schema
 from hfdsl.types.columns import Column, ColumnSpec, Obj, ObjSpec
 from hfdsl.types.dims import Answer
 from hfdsl.types.numbers import brief
+from hfdsl.types.similar_names import closest
 
 
 @dataclass(frozen=True, slots=True)

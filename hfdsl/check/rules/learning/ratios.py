@@ -37,7 +37,8 @@ from hfdsl.graph.row_weights import named_columns
 from hfdsl.graph.samples import is_float_column, is_token_column
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.protocols.state import Effect, effects_of, methods_with
-from hfdsl.types.batches import closest, schema
+from hfdsl.types.batches import schema
+from hfdsl.types.similar_names import closest
 
 
 @dataclass(frozen=True)

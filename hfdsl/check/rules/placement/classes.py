@@ -18,8 +18,8 @@ from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.conditions import REQUIREMENTS, requirements_of
 from hfdsl.protocols.mesh import AXES, Mesh
-from hfdsl.types.batches import closest
 from hfdsl.types.numbers import divisors
+from hfdsl.types.similar_names import closest
 
 MAX_CHANGES = 3
 """How many meshes a help line names."""

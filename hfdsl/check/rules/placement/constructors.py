@@ -17,8 +17,8 @@ from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.annotations import annotation_text
 from hfdsl.graph.fits import value_text
 from hfdsl.graph.spans import Span, definition_span
-from hfdsl.types.batches import closest
 from hfdsl.types.numbers import brief
+from hfdsl.types.similar_names import closest
 
 
 def _constructor(role: Any) -> Label:

@@ -9,7 +9,8 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.program import Node
 from hfdsl.graph.row_weights import balancing, weighs
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
-from hfdsl.types.batches import closest, schema
+from hfdsl.types.batches import schema
+from hfdsl.types.similar_names import closest
 
 ROW_WEIGHTS = (
     "the weight of a row is the sum of its booleans or integers in that column (a token mask, or a number of tokens), "

@@ -30,7 +30,8 @@ from hfdsl.graph.signatures import RecordType, StaticType
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import Effect, effects_of, methods_with
-from hfdsl.types.batches import nearest, schema
+from hfdsl.types.batches import schema
+from hfdsl.types.similar_names import nearest
 
 
 def states_are_declared(context: Context) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import SyncSide, overrides, sides, weight_syncs
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import effects_of
-from hfdsl.types.batches import nearest
+from hfdsl.types.similar_names import nearest
 
 
 def layouts_are_of_ranks(context: Context) -> Iterator[Finding]:

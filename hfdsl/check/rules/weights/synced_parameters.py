@@ -24,7 +24,7 @@ from hfdsl.check.rules.weights.unused_layouts import MOST_NAMES
 from hfdsl.deploy.weight_syncs import WeightSync
 from hfdsl.protocols.layouts import Layout, Parameter
 from hfdsl.protocols.parameters import FLOATS, converts
-from hfdsl.types.batches import nearest
+from hfdsl.types.similar_names import nearest
 
 ParameterPairs: TypeAlias = Sequence[tuple[Parameter, Parameter]]
 """The parameters that both sides have, as exported and as loaded."""

@@ -23,7 +23,7 @@ from hfdsl.protocols.layouts import (
     generation_groups,
 )
 from hfdsl.protocols.mesh import Mesh, axis_size
-from hfdsl.types.batches import nearest
+from hfdsl.types.similar_names import nearest
 
 MOST_NAMES = 3
 """How many parameters a message names."""

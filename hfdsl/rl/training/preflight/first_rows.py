@@ -16,8 +16,8 @@ from hfdsl.rl.data.hugging_face import METADATA, SAVED, SUFFIXES, hub_dataset, i
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source
 from hfdsl.rl.hub import cached_snapshot
 from hfdsl.rl.training.preflight.gym import dataset_names
-from hfdsl.types.batches import closest, nearest
 from hfdsl.types.foreign_text import json_problem, parse_json, parse_object
+from hfdsl.types.similar_names import closest, nearest
 
 FIRST_ROWS = 16
 LONGEST_LINE = 1 << 20

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from hfdsl.types.batches import closest, nearest
+from hfdsl.types.similar_names import closest, nearest
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import JudgeConfig, RewardConfig, VerifierConfig
 from hfdsl.rl.workers.reward import equal_scores
-from hfdsl.types.batches import closest, nearest
+from hfdsl.types.similar_names import closest, nearest
 
 
 def rules_are_there(subject: Subject) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from hfdsl.rl.training.preflight.first_prompts import bad_rows
 from hfdsl.rl.training.preflight.first_rows import Sample, SourceError, first_rows
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.toml.changes import SetField
-from hfdsl.types.batches import closest, nearest
+from hfdsl.types.similar_names import closest, nearest
 
 
 def data_can_be_read(subject: Subject) -> Iterator[Finding]:

@@ -18,10 +18,10 @@ from hfdsl.rl.training.toml.spans import error_span, spans_of
 from hfdsl.rl.training.toml.syntax import syntax_problem
 from hfdsl.rl.training.toml.values import REFERENCE, FieldReference, key_text, value_text
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, together, value_of
-from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import TABLES, is_union
 from hfdsl.types.foreign_text import is_unicode, parse_toml
 from hfdsl.types.numbers import MAX_COUNT, brief
+from hfdsl.types.similar_names import closest, nearest
 
 Table: TypeAlias = dict[str, Any]
 
