@@ -125,9 +125,8 @@ def call_obstacles(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     >>> call_obstacles(Policy, (False,), {}), call_obstacles(Policy, (True,), {}), call_obstacles(object, (), {})
     ({'base_log_probs': 'leaves out an adapter, and lora is not set'}, {}, {})
     """
-    fact = _stated(role, "call_obstacles", args, kwargs)
-    entries = fact.items() if isinstance(fact, Mapping) else ()
-    return {method: obstacle for method, obstacle in entries if isinstance(obstacle, str)}
+    by_method = _entries(_stated(role, "call_obstacles", args, kwargs))
+    return {method: obstacle for method, obstacle in by_method.items() if isinstance(obstacle, str)}
 
 
 def declared_settings(role: type, fact: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
@@ -140,8 +139,7 @@ def declared_settings(role: type, fact: str, args: tuple[Any, ...], kwargs: Mapp
     >>> declared_settings(Policy, "copied_settings", (5e5,), {}), declared_settings(object, "copied_settings", (), {})
     ({'rope_theta': 500000.0}, {})
     """
-    settings = _stated(role, fact, args, kwargs)
-    return dict(settings) if isinstance(settings, Mapping) else {}
+    return dict(_entries(_stated(role, fact, args, kwargs)))
 
 
 def obstacles(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Obstacle, ...]:
@@ -289,9 +287,8 @@ def declared_result_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str
     >>> declared_result_sizes(Engine, (512,), {}), declared_result_sizes(Engine, (), {})
     ({'generate': {'R': 512}}, {})
     """
-    fact = _stated(role, "result_sizes", args, kwargs)
-    methods = fact.items() if isinstance(fact, Mapping) else ()
-    return {method: _counts(sizes, least=1) for method, sizes in methods}
+    by_method = _entries(_stated(role, "result_sizes", args, kwargs))
+    return {method: _counts(sizes, least=1) for method, sizes in by_method.items()}
 
 
 def declared_learning(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Learning | None:
@@ -318,9 +315,8 @@ def declared_dropout(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any
     >>> declared_dropout(Trainer, (0.1,), {}), declared_dropout(Trainer, (), {}), declared_dropout(object, (), {})
     ({'dropout': 0.1}, {}, {})
     """
-    fact = _stated(role, "drops", args, kwargs)
-    shares = fact.items() if isinstance(fact, Mapping) else ()
-    return {name: share for name, share in shares if isinstance(share, float) and share > 0}
+    shares = _entries(_stated(role, "drops", args, kwargs))
+    return {name: share for name, share in shares.items() if isinstance(share, float) and share > 0}
 
 
 def in_flight_obstacle(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -385,9 +381,8 @@ def stated_parameters(role: type, args: tuple[Any, ...], kwargs: Mapping[str, An
     >>> stated_parameters(Model, (7,), {}), stated_parameters(object, (), {})
     ({'policy': (Parameter(name='weight', shape=(7, 7), dtype='bfloat16'),)}, {})
     """
-    fact = _stated(role, "state_parameters", args, kwargs)
-    states = fact.items() if isinstance(fact, Mapping) else ()
-    return {state: tuple(entries) for state, entries in states if isinstance(entries, Iterable)}
+    by_state = _entries(_stated(role, "state_parameters", args, kwargs))
+    return {state: tuple(parameters) for state, parameters in by_state.items() if isinstance(parameters, Iterable)}
 
 
 def declared_reshards(
@@ -398,9 +393,8 @@ def declared_reshards(
     >>> declared_reshards(object, Mesh(), (), {})
     {}
     """
-    fact = _stated(role, "reshards", (mesh, *args), kwargs)
-    entries = fact.items() if isinstance(fact, Mapping) else ()
-    return {method: resharding for method, resharding in entries if isinstance(resharding, Resharding)}
+    by_method = _entries(_stated(role, "reshards", (mesh, *args), kwargs))
+    return {method: resharding for method, resharding in by_method.items() if isinstance(resharding, Resharding)}
 
 
 def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GpuBytes:
@@ -413,9 +407,8 @@ def declared_gpu_bytes(role: type, mesh: Mesh, args: tuple[Any, ...], kwargs: Ma
     >>> declared_gpu_bytes(Model, Mesh(tp=2), (7,), {}), declared_gpu_bytes(object, Mesh(), (), {})
     ({'': {'weights': 7}}, {})
     """
-    fact = _stated(role, "gpu_bytes", (mesh, *args), kwargs)
-    phases = fact.items() if isinstance(fact, Mapping) else ()
-    return {method: _counts(parts, least=0) for method, parts in phases}
+    by_method = _entries(_stated(role, "gpu_bytes", (mesh, *args), kwargs))
+    return {method: _counts(parts, least=0) for method, parts in by_method.items()}
 
 
 def parameter_count(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
@@ -448,5 +441,8 @@ def _count(fact: object, least: int) -> int | None:
 
 def _counts(fact: object, least: int) -> dict[str, int]:
     """The entries that are counts."""
-    entries = fact.items() if isinstance(fact, Mapping) else ()
-    return {name: size for name, size in entries if is_count(size, least=least)}
+    return {name: size for name, size in _entries(fact).items() if is_count(size, least=least)}
+
+
+def _entries(fact: object) -> Mapping[str, Any]:
+    return fact if isinstance(fact, Mapping) else {}

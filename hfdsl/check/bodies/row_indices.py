@@ -77,8 +77,17 @@ def called_indices(call: ast.Call, value: Callable[[ast.expr], object]) -> Indic
 
 
 def with_whole_rows(index: ast.expr) -> ast.expr:
-    """An index whose first part takes whole rows, with a slice in the place of that, which takes whole rows, too."""
+    """An index that begins with indices of rows, with a slice in their place: either takes all tokens of some rows.
+
+    An index that then takes single tokens stays as it is.
+
+    >>> indices = (ast.parse(f"ids[{index}]", mode="eval").body.slice for index in ("rows", "rows, 1:", "rows, at"))
+    >>> [ast.unparse(with_whole_rows(index)) for index in indices]
+    [':', '(:, 1:)', '(rows, at)']
+    """
     _, *parts = index_parts(index)
+    if not all(map(is_slice, parts)):
+        return index
     return ast.Tuple([ast.Slice(), *parts], ast.Load()) if parts else ast.Slice()
 
 

@@ -89,14 +89,12 @@ def loaded_batches(call: ast.Call, value: Callable[[ast.expr], PolicyValue]) -> 
 
 
 def index_of_rows(operation: Operation[PolicyValue]) -> ast.expr:
-    """The index of a subscript, with a slice in the place of indices of rows: either takes all tokens of some rows."""
-    [index], [value] = operation.positional, operation.others
-    source, (first, *parts) = operation.source, index_parts(index) or [index]
+    """The index of a subscript, with a slice in the place of indices of rows that take all tokens of these."""
+    [index], [value], source = operation.positional, operation.others, operation.source
     is_gain = isinstance(source, Quantity) and source.kind == "advantage" and source.of_rows
     has_rows = is_gain or (isinstance(source, Quantity) and (source.dims or 0) > 1)
-    rows = value.values[0] if isinstance(index, ast.Tuple) and isinstance(value, Several) and value.values else value
-    takes_whole = _are_rows(rows) and all(map(is_slice, parts)) and not isinstance(first, ast.Slice)
-    return with_whole_rows(index) if has_rows and takes_whole else index
+    first = value.values[0] if isinstance(index, ast.Tuple) and isinstance(value, Several) and value.values else value
+    return with_whole_rows(index) if has_rows and _are_rows(first) else index
 
 
 def takes_rows(operation: Operation[PolicyValue]) -> bool:

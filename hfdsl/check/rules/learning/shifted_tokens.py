@@ -25,7 +25,7 @@ from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.next_tokens import next_token_models
-from hfdsl.check.bodies.row_indices import Indices, called_indices, index_result, is_slice, with_whole_rows
+from hfdsl.check.bodies.row_indices import Indices, called_indices, index_result, with_whole_rows
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
@@ -210,7 +210,7 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         if isinstance(source, TokenPositions) and function in FILLS:
             return replace(source, is_filled=True)
         if function == SUBSCRIPT and isinstance(source, (TokenPositions, Logits)):
-            return _cut(source, _index_of_rows(operation))
+            return _cut(source, _index_of_rows(operation, source))
         if function == "index_select" and isinstance(source, (TokenPositions, Logits)):
             is_of_rows = [ast.unparse(dim) for dim in operation.positional[:1]] == ["0"]
             return source if is_of_rows and not _tokens(source).layout else None
@@ -254,17 +254,11 @@ def _laid_out(source: TokenPositions | Logits, layout: Literal["", "parts", "mov
     return tokens if isinstance(source, TokenPositions) else Logits(tokens)
 
 
-def _index_of_rows(operation: Operation[AlignedValue]) -> ast.expr:
-    """The index of a subscript, with a slice in the place of indices of rows: either takes all tokens of some rows."""
+def _index_of_rows(operation: Operation[AlignedValue], source: TokenPositions | Logits) -> ast.expr:
+    """The index of a subscript, with a slice in the place of indices of rows that take all tokens of these."""
     [index], [value] = operation.positional, operation.others
-    rows = value[0] if isinstance(index, ast.Tuple) and isinstance(value, tuple) and value else value
-    takes_whole = rows == Indices(1) and all(map(is_slice, index_parts(index)[1:]))
-    return with_whole_rows(index) if takes_whole and not _tokens_moved(operation.source) else index
-
-
-def _tokens_moved(source: AlignedValue) -> bool:
-    """Whether the first dim need not be that of rows."""
-    return not isinstance(source, (TokenPositions, Logits)) or bool(_tokens(source).layout)
+    first = value[0] if isinstance(index, ast.Tuple) and isinstance(value, tuple) and value else value
+    return with_whole_rows(index) if first == Indices(1) and not _tokens(source).layout else index
 
 
 def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | Logits | None:
