@@ -1,4 +1,4 @@
-"""Misspelled keys: the key of a library that was probably meant, and the edit that writes it.
+"""Mistaken keys: those that were probably meant instead, keys that are there already, and edits that mend both.
 
 >>> nearest_key("actor.lerning_rate", ["actor.learning_rate", "critic.learning_rate"])
 'actor.learning_rate'
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from difflib import get_close_matches
 
-from hfdsl.check.findings import Edit, Fix
+from hfdsl.check.findings import Edit, Finding, Fix, Label
 from hfdsl.interop.settings import Setting
 
 
@@ -29,9 +29,15 @@ def renamed(setting: Setting, near: str, skipped: int = 0) -> tuple[Fix, ...]:
     return _replaced(setting, skipped, len(setting.key.encode()), f"write {near}", near)
 
 
-def without_sign(setting: Setting) -> tuple[Fix, ...]:
-    """The edit that removes the ``+`` before a key; none across lines or outside files."""
-    return _replaced(setting, 0, 1, "leave out '+'", "")
+def added_again(setting: Setting) -> Finding:
+    """HF971: ``+`` adds a key that is already there."""
+    return Finding(
+        "HF971",
+        f"'+{setting.key}' adds a key that is already there",
+        Label(setting.span, "Hydra refuses '+' for it"),
+        notes=(f"write {setting.key}=... without '+'",),
+        fixes=_replaced(setting, 0, 1, "leave out '+'", ""),
+    )
 
 
 def _replaced(setting: Setting, skipped: int, length: int, words: str, text: str) -> tuple[Fix, ...]:

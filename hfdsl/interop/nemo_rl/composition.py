@@ -18,7 +18,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import HydraArguments, Override
 from hfdsl.interop.library_tables import LibraryTable
-from hfdsl.interop.misspelled_keys import nearest_key, renamed, without_sign
+from hfdsl.interop.misspelled_keys import added_again, nearest_key, renamed
 from hfdsl.interop.settings import MISSING, Setting
 from hfdsl.interop.text import ReadError, Unread, is_file, read_source
 from hfdsl.interop.yaml_text import read_yaml
@@ -143,7 +143,7 @@ class Composition:
             if override.sign == "~":
                 return
         elif is_there and override.sign == "+" and not isinstance(setting.value, dict | list):
-            self.findings.append(self._already(setting))
+            self.findings.append(added_again(setting))
         if override.sign == "~":
             self._remove(key)
         elif isinstance(setting.value, dict) and setting.value:
@@ -173,15 +173,6 @@ class Composition:
             Label(setting.span, "Hydra refuses an override of a key that is not there"),
             notes=(f"did you mean {near}?",) if near else (f"'+{setting.key}=...' adds a key",),
             fixes=fixes,
-        )
-
-    def _already(self, setting: Setting) -> Finding:
-        return Finding(
-            "HF971",
-            f"'+{setting.key}' adds a key that is already there",
-            Label(setting.span, "Hydra refuses '+' for it"),
-            notes=(f"write {setting.key}=... without '+'",),
-            fixes=without_sign(setting),
         )
 
     # -- keys that nothing reads

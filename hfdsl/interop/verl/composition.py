@@ -11,7 +11,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.spans import Span
 from hfdsl.interop.hydra import HydraArguments, Override
 from hfdsl.interop.library_tables import LibraryTable
-from hfdsl.interop.misspelled_keys import nearest_key, renamed, without_sign
+from hfdsl.interop.misspelled_keys import added_again, nearest_key, renamed
 from hfdsl.interop.reading import RunReading
 from hfdsl.interop.settings import Configuration, Setting
 from hfdsl.interop.text import Unread
@@ -99,7 +99,7 @@ class HydraComposition:
             self._unknown(setting)
         elif override.sign == "+" and is_known and not isinstance(setting.value, dict | list):
             if not setting.unknown and self._has_value(key):
-                self.findings.append(self._already(setting))
+                self.findings.append(added_again(setting))
         elif override.sign and not is_known:
             self._undeclared(setting)
         if isinstance(setting.value, dict) and any(k.startswith(f"{key}.") for k in self.defaults):
@@ -138,15 +138,6 @@ class HydraComposition:
                 notes=advice,
                 fixes=fixes,
             )
-        )
-
-    def _already(self, setting: Setting) -> Finding:
-        return Finding(
-            "HF971",
-            f"'+{setting.key}' adds a key that is already there",
-            Label(setting.span, "Hydra refuses '+' for it"),
-            notes=(f"write {setting.key}=... without '+'",),
-            fixes=without_sign(setting),
         )
 
     def _undeclared(self, setting: Setting) -> None:

@@ -54,18 +54,7 @@ def references_share_gpus(c: Configuration) -> Iterator[Problem]:
     shared = next((key for key in (COLOCATE_ALL, COLOCATE_REF) if c.value(key) is True), None)
     if shared is None or not uses_reference(c):
         return
-    pairs = tuple(zip(gpu_keys("actor"), gpu_keys("ref"), strict=True))
-    if any(c.size(of_actor) != c.size(of_reference) for of_actor, of_reference in pairs):
-        keys = [key for pair in pairs for key in pair if c.size(pair[0]) != c.size(pair[1])]
-        yield finding(
-            c,
-            "HF985",
-            f"{shared} puts the reference on the GPUs of the actor, which has {_shape(c, 'actor')}, and the reference "
-            f"{_shape(c, 'ref')}",
-            *keys,
-            shared,
-            repairs=keys,
-        )
+    yield from _other_shape(c, "ref", "actor", shared)
 
 
 def critics_share_gpus(c: Configuration) -> Iterator[Problem]:
@@ -74,18 +63,7 @@ def critics_share_gpus(c: Configuration) -> Iterator[Problem]:
     critic, shares_critic = uses_critic(c), False
     if critic and c.value(COLOCATE_REWARD) is True:
         shares_critic = True
-        pairs = tuple(zip(gpu_keys("critic"), gpu_keys("reward"), strict=True))
-        if any(c.size(of_critic) != c.size(of_reward) for of_critic, of_reward in pairs):
-            keys = [key for pair in pairs for key in pair if c.size(pair[0]) != c.size(pair[1])]
-            yield finding(
-                c,
-                "HF985",
-                f"{COLOCATE_REWARD} puts the reward model on the GPUs of the critic, which has {_shape(c, 'critic')}, "
-                f"and the reward model {_shape(c, 'reward')}",
-                *keys,
-                COLOCATE_REWARD,
-                repairs=keys,
-            )
+        yield from _other_shape(c, "reward", "critic", COLOCATE_REWARD)
     if c.value(COLOCATE_ALL) is not True or shares_critic:
         return
     for role in (*(("critic",) if critic else ()), *(() if rewards_are_remote(c) else ("reward",))):
@@ -117,6 +95,23 @@ def engines_share_gpus_evenly(c: Configuration) -> Iterator[Problem]:
             COLOCATE_ALL,
             *((ASYNC,) if ASYNC in c.explicit else ()),
             repairs=(ENGINES, ENGINE_SIZE, gpu_keys("actor")[1]),
+        )
+
+
+def _other_shape(c: Configuration, role: str, host: str, shared: str) -> Iterator[Problem]:
+    """HF985 unless a role has the nodes and GPUs of the ``host`` on whose GPUs ``shared`` puts it."""
+    pairs = zip(gpu_keys(host), gpu_keys(role), strict=True)
+    keys = [key for pair in pairs for key in pair if c.size(pair[0]) != c.size(pair[1])]
+    if keys:
+        name, of_host = NAMES[role], NAMES[host]
+        yield finding(
+            c,
+            "HF985",
+            f"{shared} puts the {name} on the GPUs of the {of_host}, which has {_shape(c, host)}, and the {name} "
+            f"{_shape(c, role)}",
+            *keys,
+            shared,
+            repairs=keys,
         )
 
 
