@@ -260,15 +260,15 @@ class StreamProcesses:
 
 
 def _problem(program: StreamProgram, running: Running) -> str | None:
-    """Repeat the log, and go on from there."""
+    """Repeat the log, and continue from its end."""
     with TemporaryDirectory() as folder:
-        given, log = Path(folder, "given"), Path(folder, "log")
+        replayed, log = Path(folder, "replayed"), Path(folder, "log")
         logged = program.repeated(running.plan)
-        given.write_text(to_lines(logged), "utf-8")
-        stream = running.stream(program.batches, replay=given, log=log)
+        replayed.write_text(to_lines(logged), "utf-8")
+        stream = running.stream(program.batches, replay=replayed, log=log)
         results = list(islice(stream, program.saved_after))
         if program.saved_after is not None:
-            return _problem_of_checkpoint(program, running, results, given, Path(folder, "checkpoint"))
+            return _problem_of_checkpoint(program, running, results, replayed, Path(folder, "checkpoint"))
         if problem := _difference(program, running.plan, logged, results):
             return f"in a run that repeats a log, {problem}"
         seconds = SECONDS if running.decides and not running.decides_by_time else None

@@ -87,10 +87,10 @@ def test_an_operation_means(expression: str) -> None:
 
 
 def test_what_is_collected_has_its_place() -> None:
-    [clip] = interpreted("ratio.clamp(0.8, 1 + self.eps)").found.clips
+    [clip] = interpreted("ratio.clamp(0.8, 1 + self.eps)").collected.clips
     assert (clip.low.number, clip.high.number) == (Linear(0.8), Linear(1.0, (("self.eps", 1.0),)))
     assert clip.place.line == 2
-    assert interpreted("(-ratio * gains).mean().backward()").found.losses == [Quantity("surrogate", -1)]
+    assert interpreted("(-ratio * gains).mean().backward()").collected.losses == [Quantity("surrogate", -1)]
 
 
 def test_a_name_is_a_linear_number_until_it_is_set_otherwise() -> None:

@@ -24,8 +24,8 @@ UNPLAIN: Final = (ast.Await, ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)
 def filled(partial: ast.Call, call: ast.Call) -> ast.Call:
     """The call of a function that ``functools.partial`` has given some arguments, with all of them."""
     function, *arguments = partial.args
-    given = {keyword.arg for keyword in call.keywords}
-    kept = [keyword for keyword in partial.keywords if keyword.arg not in given]
+    overridden = {keyword.arg for keyword in call.keywords}
+    kept = [keyword for keyword in partial.keywords if keyword.arg not in overridden]
     return ast.copy_location(ast.Call(function, [*arguments, *call.args], [*kept, *call.keywords]), call)
 
 

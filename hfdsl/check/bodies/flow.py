@@ -363,9 +363,9 @@ class FlowInterpretation(Interpretation[V]):
             inner.names |= {name: value for name, value in tables.unpacked(self, call).items() if name in parameters}
             outer = without(self.literals, self.assigned)
             inner.literals = literal_arguments(called.definition, call, arguments, outer)
-            given = frozenset(name for name in arguments if inner.names.get(name) is not None)
+            known = frozenset(name for name in arguments if inner.names.get(name) is not None)
             literals = frozenset(inner.literals.items())
-            inner.definition = without_other_branches(called.definition, literals, given)
+            inner.definition = without_other_branches(called.definition, literals, known)
             result = inner.completed().result()
         if called.is_closure:
             self.take_changes(inner)

@@ -182,14 +182,14 @@ def kept_values(kind: type) -> Mapping[str, KeptValue] | None:
     for function, definition in _functions(kind):
         if not BY_NAME.isdisjoint(_names(definition)):
             return None
-        made = {
-            id(target): _made(function, definition, value)
+        kept_by_target = {
+            id(target): _kept_value(function, definition, value)
             for node in nodes_of(definition)
             for target, value in _assignment(node)
         }
         for node in nodes_of(definition):
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and _is_own(node):
-                value = made.get(id(node))
+                value = kept_by_target.get(id(node))
                 if kept.setdefault(node.attr, value) != value:
                     set_twice.add(node.attr)
     return kept | dict.fromkeys(set_twice)
@@ -201,7 +201,7 @@ def _assignment(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, value
 
 
-def _made(body: Callable[..., Any], definition: Function, node: ast.expr) -> KeptValue:
+def _kept_value(body: Callable[..., Any], definition: Function, node: ast.expr) -> KeptValue:
     """The class of the object that a constructor makes, or the function that it names."""
     kind = class_of_call(node, partial(resolved, body, definition))
     choice = choice_of(node, partial(resolved, body, definition)) if kind is None else NO_CHOICE

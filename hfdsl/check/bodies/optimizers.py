@@ -14,9 +14,9 @@ from hfdsl.check.syntax_trees import nodes_of
 
 def steps_of(code: RoleCode, method: str) -> Iterator[tuple[ReadFunction, ast.Call]]:
     """The steps of an optimizer of torch that a method takes, each with the function that it is written in."""
-    made = frozenset(made_by_torch(code))
-    for function in code.reached(method) if made else ():
-        optimizers = made.union(optimizer_parameters(function))
+    names = frozenset(made_by_torch(code))
+    for function in code.reached(method) if names else ():
+        optimizers = names.union(optimizer_parameters(function))
         for node in nodes_of(function.definition):
             if isinstance(node, ast.Call) and is_step(node, optimizers):
                 yield function, node
@@ -68,15 +68,15 @@ def optimizer_parameters(function: ReadFunction) -> Iterator[str]:
 @lru_cache(maxsize=256)
 def made_by_torch(code: RoleCode, *, schedules: bool = False) -> Mapping[str, tuple[ReadFunction, ast.Call]]:
     """By name the optimizers of torch that code makes, or the schedules of their rates, with the calls that do."""
-    made = dict[str, tuple[ReadFunction, ast.Call]]()
+    constructors = dict[str, tuple[ReadFunction, ast.Call]]()
     for function in chain.from_iterable(code.functions.values()):
         for node in nodes_of(function.definition):
             match node:
                 case ast.Assign([target], ast.Call() as call) | ast.AnnAssign(target, _, ast.Call() as call):
                     path = function.path(call.func).split(".")
                     if path[:2] == ["torch", "optim"] and ("lr_scheduler" in path) is schedules and variable(target):
-                        made[variable(target)] = function, call
-    return made
+                        constructors[variable(target)] = function, call
+    return constructors
 
 
 def variable(expression: ast.expr) -> str:

@@ -79,9 +79,9 @@ def result_of_call(flow: Tabular[V], call: ast.Call) -> TableResult[V] | None:
     """The result of a call that makes a table, or reads an entry; None for other calls."""
     match call.func, call.args:
         case ast.Name("dict"), [*others] if len(others) < 2 and all(k.arg is not None for k in call.keywords):
-            given = flow.entries(flow.value(others[0])) if others else {}
+            entries = flow.entries(flow.value(others[0])) if others else {}
             named = {str(keyword.arg): flow.value(keyword.value) for keyword in call.keywords}
-            return TableResult(None if given is None else flow.table({**given, **named}))
+            return TableResult(None if entries is None else flow.table({**entries, **named}))
         case ((ast.Name("TensorDict") | ast.Attribute(_, "TensorDict")), [source, *_]):
             return TableResult(flow.value(source) if _entries_of(flow, source) is not None else None)
         case ast.Attribute(owner, "get" | "pop" as function), [ast.Constant(str(key)), *default]:

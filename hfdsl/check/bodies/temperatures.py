@@ -293,8 +293,8 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
             named = {keyword.arg: self.value(keyword.value) for keyword in call.keywords}
             match name:
                 case "Categorical":
-                    given = [*map(self.value, call.args), named.get("logits"), named.get("probs")]
-                    scores = [value for value in given if isinstance(value, Scaled)]
+                    values = [*map(self.value, call.args), named.get("logits"), named.get("probs")]
+                    scores = [value for value in values if isinstance(value, Scaled)]
                     return Scaled("categorical", scores[0].temperature if len(scores) == 1 else None)
                 case "SamplingParams":
                     return Scaled("settings", _number(named.get("temperature", Known(1.0))))
@@ -310,8 +310,8 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
 
     def of_model(self, call: ast.Call) -> ScaledValue:
         """The logits that a model gives for tokens; what takes logits or a temperature may be a part of sampling."""
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        if any(isinstance(value, Scaled) for value in map(self.value, given)):
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if any(isinstance(value, Scaled) for value in map(self.value, arguments)):
             return None
         is_tempered = self.value(call.func) is not None or any(map(_is_temperature, nodes_of(call)))
         return Scaled("logits", None if is_tempered else 1.0)

@@ -33,7 +33,7 @@ def distributed(operation: Operation[PolicyValue], result: PolicyValue, frame: C
     source = operation.source
     match source, result:
         case Quantity("categorical" | "distribution", origin=origin, maker=called), Quantity("log_prob", masks=masks):
-            frame.found.choices.append(TokenChoice(origin, called, masks))
+            frame.collected.choices.append(TokenChoice(origin, called, masks))
     is_made = operation.function in DISTRIBUTIONS
     if not isinstance(result, Quantity) or not is_made:
         return result
@@ -43,18 +43,19 @@ def distributed(operation: Operation[PolicyValue], result: PolicyValue, frame: C
     return replace(result, of_tokens=is_named, maker=maker.call).masked(*maker.masks)
 
 
-def categorical(call: ast.Call, given: Iterable[PolicyValue], frame: CallFrame) -> PolicyValue:
-    """A distribution that a call makes of what it is given."""
-    values = [*given]
+def categorical(call: ast.Call, arguments: Iterable[PolicyValue], frame: CallFrame) -> PolicyValue:
+    """The distribution that a call makes of its arguments."""
+    values = [*arguments]
     is_of_logits = any(has_kind(value, "logits") for value in values) or names_logits(call, frame.scope)
     logits = next(iter([*call.args, *(keyword.value for keyword in call.keywords)]), call)
     maker = frame.makers.of(logits)
     masks = maker.masks.union(*(value.masks for value in values if isinstance(value, Quantity)))
-    made = replace(MADE["Categorical"], of_tokens=is_of_logits, maker=maker.call, masks=masks)
-    return of_tokens(replace(made, origin=frame.origins.as_written(call)), call)
+    origin = frame.origins.as_written(call)
+    quantity = replace(MADE["Categorical"], of_tokens=is_of_logits, maker=maker.call, masks=masks, origin=origin)
+    return of_tokens(quantity, call)
 
 
 def names_logits(node: ast.expr, scope: FunctionScope) -> bool:
     """Whether an expression names logits; what a function takes, its caller knows."""
-    given = scope.parameters if scope.depth else frozenset()
-    return any(LOGITS.fullmatch(name) and name not in given for name in map(last_name, nodes_of(node)))
+    parameters = scope.parameters if scope.depth else frozenset()
+    return any(LOGITS.fullmatch(name) and name not in parameters for name in map(last_name, nodes_of(node)))

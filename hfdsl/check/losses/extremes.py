@@ -52,7 +52,7 @@ def _bounded(
         return replace(source, bounds=(low, high))
     is_ratio = source.kind == "ratio" and source.sign > 0
     if source.centered and (is_ratio or source.kind == "gap"):
-        frame.found.clips.append(RatioClip(is_ratio, low, high, frame.place(operation.node)))
+        frame.collected.clips.append(RatioClip(is_ratio, low, high, frame.place(operation.node)))
     return replace(source, bounds=(None, None))
 
 
@@ -84,11 +84,11 @@ def _extreme(
     is_least = operation.function in LEAST
     if value.kind == "surrogate" and (other.kind, other.sign) == ("surrogate", value.sign):
         if not value.constant and value.clipped != other.clipped and is_least is (value.sign < 0):
-            frame.found.reversals.append(Reversal(value.sign, frame.place(operation.node)))
+            frame.collected.reversals.append(Reversal(value.sign, frame.place(operation.node)))
         below = value.below if value.below == other.below else ""
         return replace(value, clipped=False, below=below).masked(*other.masks)
     if value.kind == other.kind == "reference_surrogate" and value.sign == other.sign:
-        frame.found.reference_clips.extend([frame.place(operation.node)] if value.clipped != other.clipped else [])
+        frame.collected.reference_clips.extend([frame.place(operation.node)] if value.clipped != other.clipped else [])
         return replace(value, clipped=False)
     if value.kind == "surrogate" and other.kind == "advantage":
         return value  # the bound of a dual clip

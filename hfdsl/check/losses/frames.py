@@ -27,14 +27,14 @@ from hfdsl.graph.spans import Span, definition_span
 class CallFrame:
     """The call of a function that is interpreted.
 
-    ``linear``, ``makers`` and ``origins`` are what is known of its names besides their values. ``found`` is shared with
-    the functions that it calls, and so are ``own_bases``: where the log-probs of an origin are subtracted from
+    ``linear``, ``makers`` and ``origins`` are what is known of its names besides their values. ``collected`` is shared
+    with the functions that it calls, and so are ``own_bases``: where the log-probs of an origin are subtracted from
     themselves.
     """
 
     scope: FunctionScope
     file: str
-    found: Collected
+    collected: Collected
     linear: LinearNumbers
     makers: LogitMakers
     origins: LogProbOrigins
@@ -42,13 +42,13 @@ class CallFrame:
 
     @classmethod
     def of(cls, scope: FunctionScope) -> CallFrame:
-        """The frame of a body, with nothing found."""
+        """The frame of a body, with nothing collected."""
         file, makers = definition_span(scope.body).file, LogitMakers(scope)
         return cls(scope, file, Collected.nothing(), LinearNumbers(scope), makers, LogProbOrigins(scope))
 
     def begin_call(self, outer: CallFrame, number: int) -> None:
-        """Share what another function has found, which calls this one; ``number`` tells its calls apart."""
-        self.found, self.own_bases = outer.found, outer.own_bases
+        """Share what another function has collected, which calls this one; ``number`` tells its calls apart."""
+        self.collected, self.own_bases = outer.collected, outer.own_bases
         self.origins.effects, self.origins.number = outer.origins.effects, number
 
     def enclose(self, inner: CallFrame) -> None:

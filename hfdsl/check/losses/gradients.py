@@ -29,9 +29,9 @@ def collect_loss(operation: Operation[PolicyValue], frame: CallFrame) -> None:
     if operation.named.keys() <= OPTIONS:
         is_of_argument = source is None and (operation.function == "grad" or len(positional) == 1)
         if is_of_argument and others:
-            frame.found.losses.append(others[0])
+            frame.collected.losses.append(others[0])
         elif not positional:
-            frame.found.losses.append(source)
+            frame.collected.losses.append(source)
 
 
 def gradient_result(operation: Operation[PolicyValue], _: CallFrame) -> PolicyValue:

@@ -80,9 +80,9 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         self.names |= {name: POSITIVE for name, kind in self.ports.items() if isinstance(kind, StaticType)}
 
     @property
-    def found(self) -> Collected:
+    def collected(self) -> Collected:
         """Findings on the way, also in the functions that the body calls."""
-        return self.frame.found
+        return self.frame.collected
 
     # -- functions
 
@@ -119,10 +119,10 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
         """Statements whose numbers are metrics or weights."""
-        found, self.frame.found = self.found, self.found.without_gradient()
+        outer, self.frame.collected = self.collected, self.collected.without_gradient()
         yield
-        found.clips.extend(clip for clip in self.found.clips if not clip.is_of_tail)
-        self.frame.found = found
+        outer.clips.extend(clip for clip in self.collected.clips if not clip.is_of_tail)
+        self.frame.collected = outer
 
     def run(self, statement: ast.stmt) -> None:
         """Run a statement; what a record is returned with is kept."""

@@ -42,5 +42,5 @@ def log_prob_result(operation: Operation[PolicyValue], frame: CallFrame) -> Poli
     if function in MADE and not has_kind(source, "advantage"):
         return of_tokens(MADE[function].masked(*masks), node)
     named = named_result(operation) if source is None and operation.is_method else None
-    frame.found.by_name.extend([function] if named is not None else [])
+    frame.collected.by_name.extend([function] if named is not None else [])
     return named

@@ -149,5 +149,5 @@ class LogitMakers:
         return self._of_part(source, frozenset([SELECTION] if function in CHOICES else []))
 
     def _of_part(self, whole: ast.expr, masks: frozenset[str]) -> LogitMaker:
-        made = self.of(whole)
-        return made._replace(masks=made.masks | masks) if made.call else made
+        maker = self.of(whole)
+        return maker._replace(masks=maker.masks | masks) if maker.call else maker

@@ -91,9 +91,8 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
         """Begin the method of a role with what is known of its columns and numbers."""
         self.sides, self.numbers, self.learns_scores = sides, numbers, learns_scores
         self.trusts_coefficients = trusts_coefficients
-        given = {name: Given(sides[name]) for name, kind in self.ports.items() if name in sides}
-        records = {name for name, kind in self.ports.items() if isinstance(kind, RecordType)}
-        self.names |= {name: value for name, value in given.items() if name in records}
+        records = [name for name, kind in self.ports.items() if isinstance(kind, RecordType)]
+        self.names |= {name: Given(sides[name]) for name in records if name in sides}
         coefficient = COUNT if trusts_coefficients else Number()
         self.names |= {name: coefficient for name, kind in self.ports.items() if isinstance(kind, StaticType)}
 
@@ -258,16 +257,16 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
         """The result of a call: also of a model under a name, and of rows that are put after others."""
         match call.func, call.args:
             case ast.Name(name), _ if isinstance(model := self.names.get(name), Model):
-                given = [self.value(argument) for argument in (*call.args, *(k.value for k in call.keywords))]
-                return self._of_model(model.words, given)
+                arguments = [self.value(argument) for argument in (*call.args, *(k.value for k in call.keywords))]
+                return self._of_model(model.words, arguments)
             case ast.Attribute(_, "cat" | "concat" | "concatenate"), [ast.List(parts) | ast.Tuple(parts), *_]:
                 return joined_rows(call, [self.value(part) for part in parts])
             case ast.Attribute(_, "stack"), [ast.List() | ast.Tuple(), *_]:
                 return None
             case ast.Name("len"), _:
                 return COUNT
-            case ast.Attribute(_, "tensor" | "as_tensor"), [given]:
-                return self.value(given)
+            case ast.Attribute(_, "tensor" | "as_tensor"), [numbers]:
+                return self.value(numbers)
             case ast.Attribute(_, "zeros" | "zeros_like"), _:
                 return slopes.number(0)
             case ast.Attribute(_, "ones" | "ones_like"), _:
@@ -275,17 +274,17 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
             case ast.Attribute(_, "full" | "full_like"), [_, filled, *_]:
                 return self.value(filled)
             case ((ast.Name("Categorical") | ast.Attribute(_, "Categorical")), _):
-                logits = [self.value(given) for given in (*call.args, *(k.value for k in call.keywords))]
+                logits = [self.value(argument) for argument in (*call.args, *(k.value for k in call.keywords))]
                 side = sides_of_values(logits)
                 return ResponseOutput(side, "categorical") if side and isinstance(logits[0], ResponseOutput) else None
         return super().call(call)
 
-    def _of_model(self, words: frozenset[str], given: Sequence[PreferenceValue]) -> PreferenceValue:
+    def _of_model(self, words: frozenset[str], arguments: Sequence[PreferenceValue]) -> PreferenceValue:
         """The output of a model under a name for its arguments."""
-        if any(isinstance(value, Halves) for value in given):
-            halves = (of_model(words, "", [v[i] if isinstance(v, Halves) else v for v in given]) for i in (0, 1))
+        if any(isinstance(value, Halves) for value in arguments):
+            halves = (of_model(words, "", [v[i] if isinstance(v, Halves) else v for v in arguments]) for i in (0, 1))
             return Halves(*halves)
-        return of_model(words, "", given)
+        return of_model(words, "", arguments)
 
     def of_call(
         self,

@@ -37,8 +37,8 @@ def rates(function: ReadFunction) -> Iterator[ast.expr]:
             case ast.Call(ast.Name("dict") | ast.Attribute(_, "update"), _, keywords):
                 yield from (keyword.value for keyword in keywords if keyword.arg == RATE)
             case ast.Call(called, arguments, keywords) if last_name(called) in ("LambdaLR", "MultiplicativeLR"):
-                given = (*arguments, *(keyword.value for keyword in keywords))
-                yield from (argument for argument in given if isinstance(argument, ast.Lambda))
+                passed = (*arguments, *(keyword.value for keyword in keywords))
+                yield from (argument for argument in passed if isinstance(argument, ast.Lambda))
 
 
 def has_negative_rate(code: RoleCode) -> bool:

@@ -23,21 +23,21 @@ from hfdsl.check.losses.terms import NOW, PolicyValue, Quantity, has_kind, terms
 
 def collect_ratios(operation: Operation[PolicyValue], result: PolicyValue, frame: CallFrame) -> None:
     """Collect what a ratio is of, where that is to be reported: log-probs and themselves, or a reference."""
-    node, found = operation.node, frame.found
+    node, collected = operation.node, frame.collected
     match result:
         case Quantity("gap", base="own", origin=origin) if isinstance(node, ast.BinOp):
             frame.own_bases[origin] = frame.place(node.right)
         case Quantity("gap", base="old"):
             pass  # of log-probs less themselves, as ratios on policy are
         case _ if less_itself(node):
-            found.values_of_others.append(frame.place(node))
+            collected.values_of_others.append(frame.place(node))
         case Quantity("gap", base="reference", constant=True):
-            found.constant_gaps.append(frame.place(node))
+            collected.constant_gaps.append(frame.place(node))
     if has_kind(result, "surrogate"):
         for factor in (operation.source, *operation.others):
             if isinstance(factor, Quantity) and (factor.kind, factor.base) == ("ratio", "own"):
                 place = frame.place(node)
-                found.own_ratios.append(OwnRatio(place, frame.own_bases.get(factor.origin, place)))
+                collected.own_ratios.append(OwnRatio(place, frame.own_bases.get(factor.origin, place)))
     if has_kind(result, "ratio", "surrogate"):
         _collect_weight(operation, frame)
 
@@ -51,5 +51,5 @@ def _collect_weight(operation: Operation[PolicyValue], frame: CallFrame) -> None
         [ratio], [weight], is_product = ratios, weights, operation.function.startswith("mul")
         policies = (weight.above, weight.below) if is_product else (weight.below, weight.above)
         if ratio.below and (is_product or weight not in terms_of(operation.source)):
-            found = WeightedRatio(frame.place(operation.node), ratio.below, *policies)
-            frame.found.weighted_ratios.append(found)
+            weighted = WeightedRatio(frame.place(operation.node), ratio.below, *policies)
+            frame.collected.weighted_ratios.append(weighted)

@@ -64,8 +64,8 @@ def row_index_result(operation: Operation[PolicyValue], frame: CallFrame) -> Pol
 
 def _takes_number(operation: Operation[PolicyValue], frame: CallFrame) -> bool:
     """Whether a function takes a number, such as ``n``, and no tensor."""
-    given, written = next(iter(operation.others), None), next(iter(operation.positional), None)
-    may_be_number = given is None or (isinstance(given, Quantity) and given.kind == "number" and not given.masks)
+    value, written = next(iter(operation.others), None), next(iter(operation.positional), None)
+    may_be_number = value is None or (isinstance(value, Quantity) and value.kind == "number" and not value.masks)
     return written is not None and may_be_number and frame.linear.of(written) is not None
 
 

@@ -52,7 +52,7 @@ def _of_quantity(operation: Operation[PolicyValue], source: Quantity, frame: Cal
     match function, kind:
         case "exp" | "expm1", _:
             if source.kind == "gap" and source.divisor == "width":
-                frame.found.padded_ratios.append(frame.place(operation.node))
+                frame.collected.padded_ratios.append(frame.place(operation.node))
             return terms.exponential(source, centered=function == "exp")
         case "log", "chances":
             return replace(source, kind="distribution")

@@ -52,10 +52,10 @@ SURROGATE: Final = (Quantity("log_prob"), Quantity("old"), Quantity("advantage")
 
 
 class InterpretedSurrogate(NamedTuple):
-    """The surrogate that a user's loss returns, what was found on the way, and the numbers of its attributes."""
+    """The surrogate that a user's loss returns, what was collected on the way, and the numbers of its attributes."""
 
     value: PolicyValue
-    found: Collected
+    collected: Collected
     numbers: Mapping[str, float]
 
 
@@ -82,11 +82,11 @@ def minimizer(program: Program, node: Node) -> Minimizer | None:
     role, place = program.role_class(node.role), program.placement(node)
     if not minimizes(role, node.method):
         return None
-    given = None if place is None else (place.args, place.kwargs)
+    arguments = None if place is None else (place.args, place.kwargs)
     constructor: Any = inspect.unwrap(role.__init__)  # type: ignore[misc]
-    objects = tuple(given_values(role, constructor_arguments(constructor, given)).items())
+    objects = tuple(given_values(role, constructor_arguments(constructor, arguments)).items())
     kinds = [value for _, value in objects if isinstance(value, type)]
-    numbers, may_be_negative = tuple(static_numbers(node).items()), may_have_negative_coefficients(role, given)
+    numbers, may_be_negative = tuple(static_numbers(node).items()), may_have_negative_coefficients(role, arguments)
     may_be_negative |= any(may_have_negative_coefficients(kind, None) for kind in kinds)
     if may_be_negative and any(
         True for function in chain.from_iterable(code_of(role).functions.values()) for _ in rates(function)
@@ -125,7 +125,7 @@ def _interpreted(update: Minimizer) -> Collected | None:
     )
     body.trusts_coefficients = not update.has_negative_numbers
     body.names |= dict(update.numbers)
-    return body.found.of_tokens() if body.completed().is_whole else None
+    return body.collected.of_tokens() if body.completed().is_whole else None
 
 
 def interpreted_surrogates(node: Node) -> Iterator[InterpretedSurrogate]:
@@ -145,7 +145,7 @@ def interpreted_surrogates(node: Node) -> Iterator[InterpretedSurrogate]:
         body.numbers = {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
         result = body.completed().result()
         surrogate = result.values[0] if isinstance(result, Several) and result.values else None
-        yield InterpretedSurrogate(body.found.terms_of_tokens(surrogate), body.found, body.numbers)
+        yield InterpretedSurrogate(body.collected.terms_of_tokens(surrogate), body.collected, body.numbers)
 
 
 def static_numbers(node: Node) -> dict[str, PolicyValue]:

@@ -64,7 +64,7 @@ def _clips(program: Program, node: Node) -> Iterator[RatioClip]:
         yield from (clip for clip in update.clips if _is_off_center(clip, values))
     for surrogate in interpreted_surrogates(node):
         values = {f"self.{name}": number for name, number in surrogate.numbers.items()}
-        yield from (clip for clip in surrogate.found.clips if _is_off_center(clip, values))
+        yield from (clip for clip in surrogate.collected.clips if _is_off_center(clip, values))
 
 
 def _names(clip: RatioClip) -> set[str]:
@@ -75,8 +75,8 @@ def _names(clip: RatioClip) -> set[str]:
 def _known_numbers(program: Program, node: Node, names: Iterable[str]) -> Mapping[str, float]:
     """The numbers with these names that a call passes, or that its role or a configuration of it is placed with."""
     place = program.placement(node)
-    given = None if place is None else (place.args, place.kwargs)
-    kept = known_attributes(program.role_class(node.role), given)
+    arguments = None if place is None else (place.args, place.kwargs)
+    kept = known_attributes(program.role_class(node.role), arguments)
     values: dict[str, object] = dict(call_numbers(node))
     for name in names:
         root, *parts = re.findall(r"\w+", name)

@@ -86,7 +86,7 @@ def critics_clip_around_old_values(context: Context) -> Iterator[Finding]:
     """HF348: the numbers around which a critic clips its values are not those that it learns, or advantages."""
     program, reported = context.program, set[Span]()
     values = list(value_calls(program)) if not program.graph.misuses else []
-    given = {name for call in values for name in float_columns(call)}  # of which the rule on mistaken numbers speaks
+    returned = {name for call in values for name in float_columns(call)}  # the rule on mistaken numbers reports these
     names = _names(program) if values else {}
     for update in update_lines(program.graph) if values else ():
         own, errors = next((call for call in values if call.role == update.role), None), _errors(program, update)
@@ -96,7 +96,12 @@ def critics_clip_around_old_values(context: Context) -> Iterator[Finding]:
         for center in errors.centers if errors is not None and own is not None else ():
             numbers = stored.get(center)
             is_advantage = isinstance(numbers, Ref) and any(map(ADVANTAGE.fullmatch, names.get(numbers, set())))
-            if own is None or not isinstance(numbers, Ref) or columns[center].name in given or update.span in reported:
+            if (
+                own is None
+                or not isinstance(numbers, Ref)
+                or columns[center].name in returned
+                or update.span in reported
+            ):
                 continue
             if numbers in learned or is_advantage:
                 reported.add(update.span)

@@ -104,7 +104,7 @@ def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
 def _of_options(node: Node) -> Iterator[SignMistake]:
     """The mistakes in the surrogates of the user's losses among the options of an update."""
     for surrogate in interpreted_surrogates(node):
-        yield from _mistakes([surrogate.value], surrogate.found)
+        yield from _mistakes([surrogate.value], surrogate.collected)
 
 
 # -- findings

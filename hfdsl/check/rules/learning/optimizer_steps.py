@@ -258,8 +258,10 @@ def _of_loop(
 
 def _replaced(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:
     """An optimizer whose constructor took the parameters of a model that another one replaces afterwards."""
-    for name, (function, made) in made_by_torch(code).items():
-        parts = {part for argument in (*made.args, *(k.value for k in made.keywords)) for part in mentioned(argument)}
+    for name, (function, constructor) in made_by_torch(code).items():
+        arguments = (*constructor.args, *(keyword.value for keyword in constructor.keywords))
+        parts = {part for argument in arguments for part in mentioned(argument)}
+        end = (constructor.end_lineno or 0, constructor.end_col_offset or 0)
         set_here = assigned_names(function.definition)
         for statement in function.definition.body:
             match statement:
@@ -267,7 +269,7 @@ def _replaced(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:
                     pass
                 case _:
                     continue
-            is_later = (statement.lineno, statement.col_offset) > (made.end_lineno or 0, made.end_col_offset or 0)
+            is_later = (statement.lineno, statement.col_offset) > end
             of_locals = {node.id for node in nodes_of(value) if isinstance(node, ast.Name)} & set_here
             if part in parts and is_later and part not in mentioned(value) and not of_locals:
                 yield (
@@ -286,7 +288,7 @@ def _replaced(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:
 def _never_stepped(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:
     """A schedule that the code of a role makes, and never steps or hands on."""
     functions = [function for several in code.functions.values() for function in several]
-    for name, (function, made) in made_by_torch(code, schedules=True).items():
+    for name, (function, constructor) in made_by_torch(code, schedules=True).items():
         uses = [use for each in functions for use in _uses(each.definition, name)]
         if not set(uses) <= SCHEDULE_QUERIES or not _is_attribute(function, name):
             continue
@@ -295,7 +297,7 @@ def _never_stepped(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]
             StepMistake(
                 "HF785",
                 f"never steps its schedule, self.{name}: the learning rate stays what it is at the first step",
-                made,
+                constructor,
                 "has no step",
                 f"call self.{name}.step() after the step of the optimizer",
             ),

@@ -61,10 +61,10 @@ def losses_prefer_the_preferred(context: Context) -> Iterator[Finding]:
             continue
         update = minimizer(program, node)
         place = None if update is None else program.placement(node)
-        given = None if place is None else (place.args, place.kwargs)
+        arguments = None if place is None else (place.args, place.kwargs)
         if update is None or _is_opponent(program, node) or COST_WORDS & {*words_of(update.role.__name__)}:
             continue
-        known = known_attributes(update.role, given).items()
+        known = known_attributes(update.role, arguments).items()
         numbers = {name: value.value for name, value in known if isinstance(value, Known)}
         named = tuple((name, float(value)) for name, value in numbers.items() if isinstance(value, (int, float)))
         swapped = _swapped_pair(update, named)

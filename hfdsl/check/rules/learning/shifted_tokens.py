@@ -117,7 +117,7 @@ def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[
         return ()
     if not isinstance(node.op, RoleCall):
         definition = definition_of(signature.body)
-        return () if definition is None else AlignmentInterpretation.of(signature, definition).completed().found
+        return () if definition is None else AlignmentInterpretation.of(signature, definition).completed().misaligned
     role = program.role_class(node.role)
     methods = methods_of(role)
     method = methods.get(node.method)
@@ -125,7 +125,7 @@ def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[
         return ()
     body = AlignmentInterpretation.of_method(signature, method, methods)
     body.models = next_token_models(role)
-    return body.completed().found
+    return body.completed().misaligned
 
 
 class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
@@ -136,14 +136,14 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
     def begin(self) -> None:
         """Begin with nothing found."""
         super().begin()
-        self.file, self.found = definition_span(self.body).file, list[Misaligned]()
+        self.file, self.misaligned = definition_span(self.body).file, list[Misaligned]()
 
     def inner(
         self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]
     ) -> AlignmentInterpretation:
         """The interpretation of a function that the body calls, which collects into the same list."""
         inner = super().inner(body, definition, ports)
-        inner.found, inner.models = self.found, self.models
+        inner.misaligned, inner.models = self.misaligned, self.models
         return inner
 
     def several(self, values: Sequence[AlignedValue]) -> AlignedValue:
@@ -232,7 +232,7 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
                 and picked.column == logits.tokens.column
                 and logits.tokens.end >= picked.end
             ):
-                self.found.append(Misaligned(span_of(self.file, operation.node), picked.column))
+                self.misaligned.append(Misaligned(span_of(self.file, operation.node), picked.column))
 
     def joined_parts(self, operation: Operation[AlignedValue]) -> AlignedValue:
         """Tokens behind others, such as a response behind its prompt: they end as the last ones do."""

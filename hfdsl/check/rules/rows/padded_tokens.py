@@ -117,7 +117,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
         parts = may_get_a_part(node, signature)
         of_ready = _Body(signature, definition, repeated, ready, parts=parts).completed().mistakes
         of_masked = _Body(signature, definition, repeated, masked, parts=parts).completed().mistakes
-        mistake = next(iter([*of_ready, *(found for found in of_masked if found.of_own)]), None)
+        mistake = next(iter([*of_ready, *(mistake for mistake in of_masked if mistake.of_own)]), None)
         if mistake is not None:
             if any(samples_full_responses(sampler) for _, sampler in graph.bodies):
                 return

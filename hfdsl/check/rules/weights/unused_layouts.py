@@ -208,8 +208,8 @@ def _mended(pattern: str) -> Iterator[tuple[str, str]]:
     Words of up to three letters count as right: ``w`` and ``wq`` are two names. Without a letter beside a wildcard, a
     pattern matches names that have nothing to do with it.
     """
-    for found in WORD.finditer(pattern):
-        before, word, after = pattern[: found.start()], found[0], pattern[found.end() :]
+    for match in WORD.finditer(pattern):
+        before, word, after = pattern[: match.start()], match[0], pattern[match.end() :]
         first, last = before.endswith(WILDCARDS), len(word) - after.startswith(WILDCARDS)
         words = [f"{word[:i]}[A-Za-z_]{word[i:]}" for i in range(len(word) + 1)]
         words += [word[:i] + word[i + 1 :] for i in range(first, last)]
