@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from hfdsl.errors import ResourceError
-from hfdsl.types.numbers import brief, is_count
+from hfdsl.types.numbers import brief, is_count, is_number
 
 Copies: TypeAlias = Literal["node", "peers"]
 """Where copies of states are kept: on the node of their ranks alone, or on another node, too."""
@@ -18,11 +19,11 @@ class Retries:
 
     The run returns to its last copy of all states and repeats the steps since then. It copies all states to host memory
     every ``every`` steps; with ``every=None`` it copies none, and returns to the state last loaded or saved (see
-    ``Running.go_back_to``), or to its start. A step is repeated at most ``attempts`` times before the run ends with
-    the first loss; a call that ends its process for the third time ends it at once, and names its rows (HF842). Within
-    ``wait`` seconds the cluster must have room for new processes. A copy is in the memory of the node whose processes
-    it is of; with ``copies="peers"`` a second one is on another node, so that the run survives the loss of a node, for
-    twice the memory.
+    ``Running.go_back_to``), or to its start. After ``attempts`` repeats of one step, the run ends with the error of the
+    first loss. A call that ends its process for the third time ends the run at once, with an error that names its rows
+    (HF842). Within ``wait`` seconds, the cluster must have room for new processes. Each copy is kept in the memory of
+    the node of its ranks; with ``copies="peers"``, another node keeps a second one. Then the run survives the loss of a
+    node, for twice the memory.
 
     Raises:
         ResourceError: HF841 if ``attempts`` or ``every`` is no whole number of at least 1, ``wait`` no positive
@@ -42,9 +43,9 @@ class Retries:
             value = getattr(self, name)
             if not is_count(value) and not (name == "every" and value is None):
                 raise ResourceError("HF841", f"hf.Retries({name}=) takes a whole number, 1 or more; got {brief(value)}")
-        wait: object = self.wait
-        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < float("inf"):
-            raise ResourceError("HF841", f"hf.Retries(wait=) must be a positive number of seconds; got {brief(wait)}")
+        if not is_number(self.wait) or not 0 < self.wait < math.inf:
+            text = f"hf.Retries(wait=) must be a positive number of seconds; got {brief(self.wait)}"
+            raise ResourceError("HF841", text)
         if self.copies not in get_args(Copies):
             text = f'hf.Retries(copies=) takes "node" or "peers"; got {brief(self.copies)}'
             raise ResourceError("HF841", text)

@@ -36,9 +36,8 @@ def read_yaml(source: SourceText) -> list[Setting]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         span = Span(source.file, mark.line + 1, mark.column) if mark is not None else Span(source.file, 1)
-        problem = (
-            getattr(error, "problem", None) or getattr(error, "reason", None) or "a character that YAML does not have"
-        )
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None)
+        problem = reason or "a character that YAML does not have"
         raise ReadError(f"no YAML: {problem}", span) from None
     except RecursionError:
         raise ReadError("no configuration: it is nested too deep", Span(source.file, 1)) from None
@@ -52,6 +51,8 @@ def _composed(source: SourceText, yaml: Any) -> Any:
 
 
 class _Leaves:
+    """The leaves of the nodes of a file, at most ``MAX_KEYS`` keys and values."""
+
     def __init__(self, source: SourceText, yaml: Any) -> None:
         self._source, self._yaml, self._count = source, yaml, 0
         self._lines = source.text.split("\n")
@@ -92,11 +93,11 @@ class _Leaves:
             return [self._value(item, depth + 1) for item in node.value]
         if isinstance(node, self._yaml.MappingNode):
             return {str(k.value): self._value(v, depth + 1) for k, v in node.value}
-        if node.style is not None or node.tag == "tag:yaml.org,2002:str":
-            value = scalar(node.value) if node.style is None else node.value
-            return (
-                value if node.style is None and isinstance(value, float) else node.value
-            )  # 1e-6, which YAML 1.1 has as text
+        if node.style is not None:
+            return node.value
+        if node.tag == "tag:yaml.org,2002:str":
+            value = scalar(node.value)
+            return value if isinstance(value, float) else node.value  # 1e-6 is a text in YAML 1.1
         if node.tag == "tag:yaml.org,2002:null":
             return None
         if node.tag == "tag:yaml.org,2002:bool":

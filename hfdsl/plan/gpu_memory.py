@@ -32,19 +32,22 @@ CONTEXT: Final = 2**29
 
 @dataclass(frozen=True, slots=True)
 class GpuPeak:
-    """The most that roles hold on each of ``gpus``, and at which step; ``roles`` are the parts of each.
-
-    ``processes`` is how many processes have a context on the GPU.
-    """
+    """The most that roles hold on each of some GPUs, and at which step."""
 
     gpus: str
     """The pool, or the slots of it, in words."""
 
     step: str
+    """The label of the step."""
+
     roles: Mapping[str, Mapping[str, int]]
+    """By role the bytes of each part."""
+
     unknown: tuple[str, ...]
     """The roles on the same GPUs that state nothing."""
+
     processes: int
+    """The number of processes that have a context on the GPU."""
 
     @property
     def bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hfdsl.errors import SizeError
 from hfdsl.graph.program import Input, Node
@@ -14,6 +14,16 @@ from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import KeptGroups, Size, constant, evaluate, solve
 
 
+class _Length(NamedTuple):
+    """The length of a column in a dim, or that of its longest ragged row, of which the dim is the bound."""
+
+    input: str
+    column: str
+    dim: Size
+    length: int
+    is_bound: bool
+
+
 def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     """The size of every dim of the inputs, checked against the sizes that the plan was compiled for.
 
@@ -22,9 +32,10 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     """
     sizes: dict[Any, int] = dict(plan.dims)
     origin: dict[Any, str] = dict.fromkeys(plan.dims, "the plan was compiled for")
-    for name, column, dim, length, at_most in _lengths(plan, inputs):
-        if at_most:
-            _within(name, column, dim, length, sizes)
+    for measured in _lengths(plan, inputs):
+        name, column, dim, length, is_bound = measured
+        if is_bound:
+            _check_bound(measured, sizes)
             continue
         bound = {atom: constant(size) for atom, size in sizes.items()}
         for atom, size in (solve(dim, constant(length), bound) or {}).items():
@@ -38,12 +49,12 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     return sizes
 
 
-def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Size, int, bool]]:
-    """The lengths of the inputs' columns: input, column, dim, length, and whether that is the longest ragged row.
+def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[_Length]:
+    """The lengths of the inputs' columns.
 
     Single dims come first, then sums and products of dims, then upper bounds, so that each can use those before it.
     """
-    measured: list[tuple[str, str, Size, int, bool]] = []
+    measured: list[_Length] = []
     for number, batch in inputs.items():
         node = plan.node(number)
         name, rows = node.label, node.op.rows if isinstance(node.op, Input) else None
@@ -59,15 +70,16 @@ def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Si
             ragged = isinstance(spec, ColumnSpec) and spec.ragged
             dims = spec.dims if rows is None else (rows, *spec.dims[1:])
             pairs = enumerate(zip(dims, lengths, strict=True))
-            measured += [(name, column, dim, int(length), ragged and i == 1) for i, (dim, length) in pairs]
-    return sorted(measured, key=lambda length: (length[4], len(length[2].atoms)))
+            measured += [_Length(name, column, dim, int(length), ragged and i == 1) for i, (dim, length) in pairs]
+    return sorted(measured, key=lambda length: (length.is_bound, len(length.dim.atoms)))
 
 
-def _within(name: str, column: str, bound: Size, longest: int, sizes: Mapping[Any, int]) -> None:
+def _check_bound(longest: _Length, sizes: Mapping[Any, int]) -> None:
     """Check the longest row of a ragged column against its bound, if that is known."""
-    if all(atom in sizes for atom in bound.atoms) and longest > evaluate(bound, sizes):
+    name, column, bound, length, _ = longest
+    if all(atom in sizes for atom in bound.atoms) and length > evaluate(bound, sizes):
         most = f"{bound} = {evaluate(bound, sizes)}"
-        raise SizeError("HF302", f"input '{name}': column '{column}' has a row of {longest}, more than {most}")
+        raise SizeError("HF302", f"input '{name}': column '{column}' has a row of {length}, more than {most}")
 
 
 def rows_in(value: Value) -> Size | None:

@@ -73,6 +73,6 @@ def repeated_rows(value: Any, times: int) -> Any:
     >>> repeated_rows(["a", "b"], 2)
     ['a', 'a', 'b', 'b']
     """
-    return (
-        [row for row in value for _ in range(times)] if type(value) is list else value.repeat_interleave(times, dim=0)
-    )
+    if type(value) is list:
+        return [row for row in value for _ in range(times)]
+    return value.repeat_interleave(times, dim=0)

@@ -44,24 +44,20 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         left = replace(left, centered=left.centered and right.centered, origin=origin, dims=dims)
         if (left.above, left.below) != (right.above, right.below):
             left = left.between(*(("", "") if left.kind != "number" else policies(left, right)))
-        either_one = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)
-        return either_one if left.divisor == right.divisor else replace(either_one, divisor="")
+        joined = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)
+        return joined if left.divisor == right.divisor else replace(joined, divisor="")
     if left == right:
         return left
-    if (
-        isinstance(left, Quantity)
-        and isinstance(right, Quantity)
-        and left.kind == right.kind == "old"
-        and left.sign == right.sign
-    ):
+    are_old = has_kind(left, "old") and has_kind(right, "old")
+    if are_old and isinstance(left, Quantity) and isinstance(right, Quantity) and left.sign == right.sign:
         return either(replace(left, constant=False), replace(right, constant=False))
     for ratio, other in ((left, right), (right, left)):
         if isinstance(ratio, Quantity) and ratio.kind == "ratio" and has_kind(other, "number"):
             return replace(ratio, clipped=True, centered=False)
     others = [value for value in (left, right) if not has_terms(value)]
     if len(others) < 2 and all(other is None or has_kind(other, "number") for other in others):
-        several = total(left, right)
-        return of_each(several, lambda term: term.masked(UNKNOWN_PART)) if None in others else several
+        terms = total(left, right)
+        return of_each(terms, lambda term: term.masked(UNKNOWN_PART)) if None in others else terms
     return None
 
 
@@ -72,8 +68,8 @@ def without_gradient(value: PolicyValue) -> PolicyValue:
             return Several(tuple(map(without_gradient, values)))
         case Dictionary(entries):
             return Dictionary({key: without_gradient(entry) for key, entry in entries.items()})
-        case Sum(several):  # advantages and other numbers
-            gains = [term for term in several if term.kind == "advantage"]
+        case Sum(terms):  # advantages and other numbers
+            gains = [term for term in terms if term.kind == "advantage"]
             return gains[0] if len(gains) == 1 else None
         case Quantity("log_prob"):
             is_own = not OTHER_MODELS.search(value.origin.lower())

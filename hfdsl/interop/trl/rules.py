@@ -40,7 +40,7 @@ ENGINE_CHOICES: dict[str, tuple[str, ...]] = {
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 USED_WITH = {"vllm_": "use_vllm", "lora_": "use_peft"}
-"""Switches without which arguments are not read, by how those begin."""
+"""By the prefix of arguments, the switch without which TRL ignores them."""
 
 WHOLE = ("seed", "data_seed", "lora_r")
 """Integers that no fraction may stand for; with others, Python only computes."""
@@ -65,7 +65,7 @@ def numbers_are_numbers(c: Configuration) -> Iterator[Problem]:
     for key, facts in table("trl").options.items():
         if key not in c.explicit or c.explicit[key].unknown or (key in SIZES and c.known(key) is not None):
             continue
-        if any(key.startswith(begin) and c.known(switch) is not True for begin, switch in USED_WITH.items()):
+        if any(key.startswith(prefix) and c.known(switch) is not True for prefix, switch in USED_WITH.items()):
             continue
         takes_none = facts.get("none") or c.defaults.get(key) is None
         if problem := type_problem(c, key, {**facts, "none": takes_none}, fractions=key not in WHOLE):
@@ -280,11 +280,11 @@ def truncations_have_a_bound(c: Configuration) -> Iterator[Problem]:
     low, high, mode = (f"vllm_importance_sampling_{name}" for name in ("clip_min", "clip_max", "mode"))
     if not all(c.has(key) for key in (low, high, mode)):
         return
-    a, b = c.value(low), c.value(high)
-    if isinstance(a, int | float) and isinstance(b, int | float) and a >= b:
-        yield finding(c, "HF974", f"{low} = {a} is not below {high} = {b}", low, high)
+    lower, upper = c.value(low), c.value(high)
+    if isinstance(lower, int | float) and isinstance(upper, int | float) and lower >= upper:
+        yield finding(c, "HF974", f"{low} = {lower} is not below {high} = {upper}", low, high)
     truncates = str(c.value(mode)).endswith("_truncate") and c.value("vllm_importance_sampling_correction")
-    if truncates and a is None and b is None and c.known("vllm_importance_sampling_cap") is None:
+    if truncates and lower is None and upper is None and c.known("vllm_importance_sampling_cap") is None:
         yield finding(c, "HF974", f"{mode} = {c.value(mode)} needs {high} or {low}", mode, high)
 
 

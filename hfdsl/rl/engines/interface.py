@@ -1,7 +1,8 @@
 """The interface of generation engines, and the values that cross into an engine's process.
 
-Five methods are enough; an engine with two more samples several calls in one batch, and takes weights between decode
-steps. One with two others lets its caller write the weights into its memory.
+Every engine has the five methods of ``GenerationEngine``. With two more, a ``SteppingEngine`` samples several calls in
+one batch and takes weights between decode steps. With two others, a ``SharingEngine`` lets its caller write weights
+into its memory.
 """
 
 from __future__ import annotations

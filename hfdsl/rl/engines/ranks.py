@@ -153,7 +153,7 @@ def engine_ranks(worker: Worker, engine_tp: int | None) -> EngineRanks:
     Raises:
         ResourceError: HF957 if the mesh has no such groups; HF812 where ranks share a GPU.
     """
-    mesh, at = worker.mesh, worker.coordinates
+    mesh, coordinates = worker.mesh, worker.coordinates
     problem = group_problem(mesh, engine_tp)
     if problem is not None:
         raise ResourceError("HF957", problem)
@@ -161,10 +161,10 @@ def engine_ranks(worker: Worker, engine_tp: int | None) -> EngineRanks:
     size = engine_tp or mesh.gen_tp_size
     if mesh.tp > 1:
         fold = mesh.tp // size
-        members = tuple(rank for rank in range(mesh.tp) if rank % fold == at.tp % fold)
+        members = tuple(rank for rank in range(mesh.tp) if rank % fold == coordinates.tp % fold)
         ranks = EngineRanks(worker.axis("tp"), members, near=near)
     elif size > 1:
-        first = at.dp - at.dp % size
+        first = coordinates.dp - coordinates.dp % size
         ranks = EngineRanks(worker.axis("dp"), tuple(range(first, first + size)), has_other_rows=True, near=near)
     else:
         return EngineRanks()

@@ -83,36 +83,6 @@ class VllmEngine:
         from vllm import LLM  # pyright: ignore[reportMissingImports]  # optional
 
         logging.getLogger(RELOADING).addFilter(_has_weights)
-        # On a CPU it fails on a row with a seed whose prompt it cuts in two, so every prompt fits into a step.
-        options: dict[str, Any] = {
-            "enforce_eager": True,
-            "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(start.max_length, 4096),
-        }
-        if on_gpu:
-            total = torch.cuda.get_device_properties(0).total_memory
-            share = (start.cache_bytes + start.weight_bytes) / total
-            # The share only has to be free at the start: kv_cache_memory_bytes is what sizes the cache.
-            options = {
-                "enable_sleep_mode": start.sleeps,
-                "gpu_memory_utilization": min(share, 0.95),
-                "max_num_seqs": ROWS_AT_ONCE,
-                "compilation_config": {"cudagraph_capture_sizes": list(GRAPH_TOKENS)},
-            }
-        if start.rendezvous is not None:
-            options |= {
-                "tensor_parallel_size": start.rendezvous.size,
-                "distributed_executor_backend": "external_launcher",
-                "disable_custom_all_reduce": True,  # it looks at the GPUs of the others, and a process has one
-            }
-        if start.adapter is not None:
-            options |= {
-                "enable_lora": True,
-                "max_loras": 1,
-                "max_cpu_loras": 1,
-                "max_lora_rank": allocated_rank(start.adapter.rank),
-                "lora_target_modules": list(start.adapter.layers),
-            }
         self.start = start
         self.sleeps = on_gpu and start.sleeps
         self.adapter: Any = None
@@ -120,21 +90,7 @@ class VllmEngine:
         self.calls: dict[int, _Begun] = {}  # those that are sampled step by step
         self.call_of: dict[str, int] = {}  # by the name of a row that has not ended
         self.finished_steps = 0  # decode steps that a load has waited for
-        options |= {
-            "model": str(folder),
-            "runner": "generate",
-            "skip_tokenizer_init": True,
-            "generation_config": "vllm",  # not the sampling of the model's own generation_config.json
-            "dtype": start.dtype,
-            "max_model_len": start.max_length,
-            "kv_cache_memory_bytes": start.cache_bytes,
-            "enable_prefix_caching": True,
-            "load_format": "dummy",
-            "logprobs_mode": "processed_logprobs",
-            "disable_log_stats": True,
-            "seed": 0,
-        }
-        self.llm = LLM(**at_temperature(options, start.temperature))
+        self.llm = LLM(**at_temperature(_options(start, folder, on_gpu=on_gpu), start.temperature))
         [places] = self.llm.apply_model(partial(vllm_places, start))
         self.writer = None if places is None else PlaceWriter(places)
         self.copies = self.writer is not None
@@ -350,6 +306,57 @@ def _of_base_layer(layers: frozenset[str], name: str) -> str:
     """
     layer, _, last = name.rpartition(".")
     return f"{layer}.base_layer.{last}" if layer in layers else name
+
+
+def _options(start: EngineStart, folder: Path, *, on_gpu: bool) -> dict[str, Any]:
+    """The arguments of vLLM's ``LLM`` for an engine with these settings."""
+    options: dict[str, Any]
+    if on_gpu:
+        total = torch.cuda.get_device_properties(0).total_memory
+        share = (start.cache_bytes + start.weight_bytes) / total
+        # The share only has to be free at the start: kv_cache_memory_bytes is what sizes the cache.
+        options = {
+            "enable_sleep_mode": start.sleeps,
+            "gpu_memory_utilization": min(share, 0.95),
+            "max_num_seqs": ROWS_AT_ONCE,
+            "compilation_config": {"cudagraph_capture_sizes": list(GRAPH_TOKENS)},
+        }
+    else:
+        options = {
+            "enforce_eager": True,
+            # A row with a seed fails if its prompt is cut in two, so every prompt fits into a step.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(start.max_length, 4096),
+        }
+    if start.rendezvous is not None:
+        options |= {
+            "tensor_parallel_size": start.rendezvous.size,
+            "distributed_executor_backend": "external_launcher",
+            "disable_custom_all_reduce": True,  # it looks at the GPUs of the others, and a process has one
+        }
+    if start.adapter is not None:
+        options |= {
+            "enable_lora": True,
+            "max_loras": 1,
+            "max_cpu_loras": 1,
+            "max_lora_rank": allocated_rank(start.adapter.rank),
+            "lora_target_modules": list(start.adapter.layers),
+        }
+    options |= {
+        "model": str(folder),
+        "runner": "generate",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # not the sampling of the model's own generation_config.json
+        "dtype": start.dtype,
+        "max_model_len": start.max_length,
+        "kv_cache_memory_bytes": start.cache_bytes,
+        "enable_prefix_caching": True,
+        "load_format": "dummy",
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    return options
 
 
 def _of_a_part(rendezvous: Rendezvous | None) -> dict[str, str]:

@@ -90,16 +90,15 @@ def engines_of_auto(run: ConfiguredRun) -> Mapping[str, AutoEngine]:
     roles = [role for role, policy in policies if policy.generation.engine == AUTO and is_ready(run.roles[role])]
     has_vllm = bool(roles) and is_usable()
     try:
-        return {
-            role: "vllm"
-            if has_vllm and case_for_vllm(run, role)
-            else "plain"
-            if _takes_in_flight(run, role)
-            else "builtin"
-            for role in roles
-        }
+        return {role: _engine_of_auto(run, role, has_vllm=has_vllm) for role in roles}
     except HfError:
         return {}
+
+
+def _engine_of_auto(run: ConfiguredRun, role: str, *, has_vllm: bool) -> AutoEngine:
+    if has_vllm and case_for_vllm(run, role):
+        return "vllm"
+    return "plain" if _takes_in_flight(run, role) else "builtin"
 
 
 def reasons(run: ConfiguredRun) -> Iterator[str]:

@@ -4,9 +4,9 @@ A file is an object with two fields of its own beside those of its writer::
 
     {"format": 2, "step": 4, "rows": 64, "sha256": "9d1e..."}
 
-``sha256`` is that of all other fields. Files from before there were digests have neither field and stay readable. No
-change of one field makes a file look like one of those: without ``sha256`` there is still a ``format``, and without
-``format`` the digest is another one.
+``sha256`` is that of all other fields. Files from before there were digests have neither field and stay readable.
+Changing one field cannot make a file look like one of those: without ``sha256`` there is still a ``format``, and
+without ``format`` the digest differs.
 """
 
 from __future__ import annotations

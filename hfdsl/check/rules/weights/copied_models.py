@@ -45,12 +45,9 @@ def copies_have_the_model(context: Context) -> Iterator[Finding]:
 
 def other_model(learner: str, copy: str, learned: Mapping[str, object], sampled: Mapping[str, object]) -> str | None:
     """The message for a copy whose settings differ from those of the role that learns; None if none do."""
-    differences = _differences(learner, learned, sampled)
-    return (
-        f"'{copy}' samples with the weights of '{learner}', but its model differs: {differences}"
-        if differences
-        else None
-    )
+    if differences := _differences(learner, learned, sampled):
+        return f"'{copy}' samples with the weights of '{learner}', but its model differs: {differences}"
+    return None
 
 
 def _differences(learner: str, learned: Mapping[str, object], sampled: Mapping[str, object]) -> str:
@@ -81,9 +78,9 @@ def _settings(sync: WeightSync, fact: str) -> tuple[dict[str, object], dict[str,
 
 def _stated(place: Placement[Any], fact: str) -> dict[str, object]:
     """The settings that a role states; none if a class below builds its model in another way."""
-    return (
-        {} if overrides(place.role, "__init__", fact) else declared_settings(place.role, fact, place.args, place.kwargs)
-    )
+    if overrides(place.role, "__init__", fact):
+        return {}
+    return declared_settings(place.role, fact, place.args, place.kwargs)
 
 
 def _finding(sync: WeightSync, code: str, message: str) -> Finding:

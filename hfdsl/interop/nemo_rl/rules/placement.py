@@ -45,36 +45,53 @@ def generation_has_gpus(c: Configuration) -> Iterator[Problem]:
                 c, "HF974", f"{GPUS} = {per_node}, and the reward model takes {reward_model_gpus} of them", key, GPUS
             )
         return
-    own_nodes, own_gpus = get(c, OWN_NODES), get(c, OWN_GPUS)
-    if nodes == 1:
-        if not is_size(own_gpus):
-            yield finding(
-                c, "HF974", f"{COLOCATED} = False on one node needs {OWN_GPUS}, the GPUs of generation, and it is "
-                f"{value_text(own_gpus)}", COLOCATED, OWN_GPUS,
-            )  # fmt: skip
-            return
-        if own_nodes not in (None, 1):
-            yield finding(c, "HF974", f"{OWN_NODES} = {own_nodes}, and there is one node", OWN_NODES, NODES)
-        if own_gpus + reward_model_gpus >= per_node:
-            yield finding(
-                c,
-                "HF974",
-                f"{OWN_GPUS} = {own_gpus} leaves no GPUs for training: {GPUS} = {per_node}",
-                OWN_GPUS,
-                GPUS,
-                repairs=(OWN_GPUS, GPUS),
-            )
+    yield from _own_gpus(c, reward_model_gpus) if nodes == 1 else _own_nodes(c, nodes)
+
+
+def _own_gpus(c: Configuration, reward_model_gpus: int) -> Iterator[Problem]:
+    """On one node, generation has some of the GPUs."""
+    own_nodes, own_gpus, per_node = get(c, OWN_NODES), get(c, OWN_GPUS), c.size(GPUS)
+    if not is_size(own_gpus):
+        yield finding(
+            c,
+            "HF974",
+            f"{COLOCATED} = False on one node needs {OWN_GPUS}, the GPUs of generation, and it is "
+            f"{value_text(own_gpus)}",
+            COLOCATED,
+            OWN_GPUS,
+        )
         return
+    if own_nodes not in (None, 1):
+        yield finding(c, "HF974", f"{OWN_NODES} = {own_nodes}, and there is one node", OWN_NODES, NODES)
+    if own_gpus + reward_model_gpus >= per_node:
+        yield finding(
+            c,
+            "HF974",
+            f"{OWN_GPUS} = {own_gpus} leaves no GPUs for training: {GPUS} = {per_node}",
+            OWN_GPUS,
+            GPUS,
+            repairs=(OWN_GPUS, GPUS),
+        )
+
+
+def _own_nodes(c: Configuration, nodes: int) -> Iterator[Problem]:
+    """On several nodes, generation has some of them, with all their GPUs."""
+    own_nodes, own_gpus, per_node = get(c, OWN_NODES), get(c, OWN_GPUS), c.size(GPUS)
     if not is_size(own_nodes):
         yield finding(
-            c, "HF974", f"{COLOCATED} = False on {nodes} nodes needs {OWN_NODES}, the nodes of generation, and it is "
-            f"{value_text(own_nodes)}", COLOCATED, OWN_NODES, NODES,
-        )  # fmt: skip
+            c,
+            "HF974",
+            f"{COLOCATED} = False on {nodes} nodes needs {OWN_NODES}, the nodes of generation, and it is "
+            f"{value_text(own_nodes)}",
+            COLOCATED,
+            OWN_NODES,
+            NODES,
+        )
     elif own_nodes >= nodes:
         yield finding(
             c,
             "HF974",
-            f"{OWN_NODES} = {own_nodes} leaves no nodes for training: {NODES} = {total}",
+            f"{OWN_NODES} = {own_nodes} leaves no nodes for training: {NODES} = {c.size(NODES)}",
             OWN_NODES,
             NODES,
             repairs=(OWN_NODES, NODES),

@@ -37,10 +37,10 @@ LEAST: Final[Mapping[str, int]] = {
     "num_key_value_heads": 1,
     "max_position_embeddings": 1,
 }
-"""The sizes of a model, each with the least number of which transformers makes one."""
+"""The sizes of a model, each with the least that transformers accepts."""
 
 WHOLE_HEADS: Final = "is not a multiple of the number of attention"
-"""What the configuration of a model says that refuses a width which its heads do not divide."""
+"""A part of the error that a model's configuration raises if its heads do not divide its width."""
 
 
 def model_keys_are_read(subject: Subject) -> Iterator[Finding]:
@@ -152,10 +152,8 @@ def _is_registered(model_type: str) -> bool:
 @cache
 def _types() -> frozenset[str]:
     """The words that may be types of models; none if transformers lists them in another way."""
-    root = _folder()
-    files = (
-        [] if root is None else [root / "models/auto" / name for name in ("auto_mappings.py", "configuration_auto.py")]
-    )
+    root, names = _folder(), ("auto_mappings.py", "configuration_auto.py")
+    files = [] if root is None else [root / "models/auto" / name for name in names]
     texts = [file.read_text("utf-8", errors="replace") for file in files if file.is_file()]
     words = frozenset(word for text in texts for word in _QUOTED.findall(text))
     return words if "llama" in words else frozenset()
