@@ -11,7 +11,8 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
 from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.queues.rows import QueuedRows
-from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
+from hfdsl.runtime.rank.body_hooks import BodyHook, BodyMoment
+from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.store import PayloadContent
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync

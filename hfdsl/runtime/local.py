@@ -21,7 +21,8 @@ from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.queues.files import QueueFile, SavedPayloads
-from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
+from hfdsl.runtime.rank.body_hooks import BodyHook, BodyMoment
+from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.store import OF_CALLER, PayloadContent, StoredValue
 from hfdsl.runtime.saving.store_files import read_payloads
 from hfdsl.runtime.turns import LocalCollectives, Turns
@@ -209,7 +210,7 @@ class LocalBackend:
 
     def at_bodies(self, group: str, rank: int, moment: BodyMoment, hook: BodyHook) -> None:
         """Have the executor of a rank call a hook, too, whenever a body begins there, or after it has ended."""
-        self._executors[group][rank].at_bodies(moment, hook)
+        self._executors[group][rank].body_hooks.add(moment, hook)
 
     def record(self, folder: str | None) -> None:
         """Have every executor write the calls of the next steps to a recording."""

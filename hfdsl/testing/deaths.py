@@ -23,7 +23,7 @@ from typing import get_args
 from hfdsl.errors import LostProcessError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import HookedBackend
-from hfdsl.runtime.rank.executor import BodyMoment
+from hfdsl.runtime.rank.body_hooks import BodyMoment
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import hfdsl as hf
 from hfdsl.errors import DefinitionError, LostProcessError
 from hfdsl.protocols.queueing import Late
 from hfdsl.runtime.backend import HookedBackend
-from hfdsl.runtime.rank.executor import BodyHook, BodyMoment
+from hfdsl.runtime.rank.body_hooks import BodyHook, BodyMoment
 from hfdsl.runtime.recovery.steps import Recovery
 from hfdsl.runtime.recovery.streams import JournaledSource
 from hfdsl.runtime.running import Running

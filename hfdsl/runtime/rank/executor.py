@@ -35,8 +35,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hfdsl.errors import ResourceError, RoleError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
@@ -54,6 +53,7 @@ from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, Segme
 from hfdsl.runtime.queues.rows import QueuedRows, received
 from hfdsl.runtime.rank.arguments import call_arguments, undelivered
 from hfdsl.runtime.rank.arrivals import Arrivals
+from hfdsl.runtime.rank.body_hooks import BodyHooks
 from hfdsl.runtime.rank.body_results import detached, planned_widths, result_columns
 from hfdsl.runtime.rank.call_turns import CallTurns
 from hfdsl.runtime.rank.in_flight import InFlight, runs_beside
@@ -76,11 +76,6 @@ if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
 
 T = TypeVar("T")
-
-BodyMoment: TypeAlias = Literal["begins", "ended"]
-
-BodyHook: TypeAlias = Callable[[str, int, str], None]
-"""A function of the plan, the number of the step and the label of a call."""
 
 
 class Executor:
@@ -132,8 +127,7 @@ class Executor:
             call_of=self._current,
         )
         self._turns = CallTurns()
-        self.begun: BodyHook = _not_noted
-        self.ended: BodyHook = _not_noted
+        self.body_hooks = BodyHooks()
         for role in roles:
             self.workers.construct(role)
 
@@ -183,13 +177,6 @@ class Executor:
             self.stores.clear()
             self.synced_digests.forget()
             self._changes.forget()
-
-    def at_bodies(self, moment: BodyMoment, hook: BodyHook) -> None:
-        """Call a hook, too, whenever a body begins, or after it has ended."""
-        if moment == "begins":
-            self.begun = partial(_in_order, self.begun, hook)
-        else:
-            self.ended = partial(_in_order, self.ended, hook)
 
     def record(self, folder: str | None) -> None:
         """Write the calls of the next steps to a recording; with None stop."""
@@ -294,7 +281,7 @@ class Executor:
                 self.store.drop(read_last_here)
             self.workers.offloader.after(call.plan, node, call.step)
             calls.append(self._call_result(call, step, began, columns))
-            self.ended(call.plan, call.step, step.label)
+            self.body_hooks.call("ended", call.plan, call.step, step.label)
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
         # call shares is watched from now on.
         self.store.check_watched()
@@ -319,7 +306,7 @@ class Executor:
     ) -> dict[str, Any]:
         """Run a step of a segment: the columns of its result, or what other processes read of weights it exports."""
         index = step.ranks.index(self._rank)
-        self.begun(call.plan, call.step, step.label)
+        self.body_hooks.call("begins", call.plan, call.step, step.label)
         self.workers.offloader.before(step, call.step)
         try:
             arguments = dict(dispatched) if dispatched is not None else call_arguments(step, index, reader)
@@ -425,15 +412,6 @@ class Executor:
         if step.custom is not None or self._rank in step.layout.holders:  # others are never looked at
             check_finite_result(step.label, step.signature, columns, current_row)
         return columns
-
-
-def _not_noted(plan: str, step: int, label: str) -> None:
-    """Do nothing: once the driver, or a rank within it, has died, nothing is left to read a note."""
-
-
-def _in_order(first: BodyHook, second: BodyHook, plan: str, step: int, label: str) -> None:
-    first(plan, step, label)
-    second(plan, step, label)
 
 
 def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:

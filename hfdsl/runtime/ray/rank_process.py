@@ -23,7 +23,8 @@ from hfdsl.runtime.messages import (
     SendMode,
 )
 from hfdsl.runtime.rank.begun_calls import NO_STEP, CallNote, NotePlace
-from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
+from hfdsl.runtime.rank.body_hooks import BodyHook, BodyMoment
+from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.process_groups import ProcessCollectives
 from hfdsl.runtime.rank.role_errors import sending
 from hfdsl.runtime.rank.store import PayloadContent, bytes_of
@@ -68,7 +69,7 @@ class RankProcess(Worker):
             own_process=True,
         )
         self._note = CallNote()
-        self._executor.begun = self._note.begin
+        self._executor.body_hooks.add("begins", self._note.begin)
         self._payload_class = payload_class(plan)
         self._direct: deque[PickledValue] = deque()
         self._broadcasts: deque[tuple[PickledValue, list[int]]] = deque()
@@ -171,7 +172,7 @@ class RankProcess(Worker):
 
     def at_bodies(self, moment: BodyMoment, hook: BodyHook) -> None:
         """Call a hook, too, whenever a body begins, or after it has ended."""
-        self._executor.at_bodies(moment, hook)
+        self._executor.body_hooks.add(moment, hook)
 
     def of_worker(self, role: str, function: Callable[[Any], Any], method: str) -> Any:
         """The result of a function for the worker of a role."""

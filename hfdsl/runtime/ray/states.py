@@ -17,7 +17,8 @@ from hfdsl.plan.deadlines import CallDeadline
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import files_by_role
 from hfdsl.runtime.queues.files import QueueFile, SavedPayloads
-from hfdsl.runtime.rank.executor import BodyHook, BodyMoment, Executor
+from hfdsl.runtime.rank.body_hooks import BodyHook, BodyMoment
+from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.ray.peer_copies import Copied, copied_to, live_nodes, peer_of
 from hfdsl.runtime.ray.rank_calls import LAUNCH, RankCalls
 from hfdsl.runtime.weights.digest_reports import DigestReport
