@@ -1,9 +1,22 @@
-"""The nodes of syntax trees, found once: rules ask hundreds of times for those of the same function."""
+"""Syntax trees: their nodes, which rules ask for hundreds of times, the parts of an index, and comparisons."""
 
 from __future__ import annotations
 
 import ast
+import operator
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any, Final
+
+COMPARISON_OPERATORS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+"""The functions of the comparisons that two known values decide."""
 
 
 @lru_cache(maxsize=2**15)

@@ -7,6 +7,8 @@ import operator
 import re
 from collections.abc import Callable
 
+from hfdsl.check.syntax_trees import COMPARISON_OPERATORS
+
 MAX_BITS = 80
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -15,14 +17,6 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # toward zero, as C has it
     ast.Mod: lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1),
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
 }
 
 
@@ -61,9 +55,9 @@ def _value(node: ast.expr, number: Callable[[str], str | None]) -> int | None:
                 return None
             result = _BINARY[type(sign)](a, b)
             return result if result.bit_length() <= MAX_BITS else None
-        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _COMPARE:
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in COMPARISON_OPERATORS:
             a, b = _value(left, number), _value(right, number)
-            return None if a is None or b is None else int(_COMPARE[type(sign)](a, b))
+            return None if a is None or b is None else int(COMPARISON_OPERATORS[type(sign)](a, b))
         case ast.BoolOp(op=ast.And() | ast.Or() as sign, values=values):
             truths = [_value(value, number) for value in values]
             if any(truth is None for truth in truths):

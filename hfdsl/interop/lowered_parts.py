@@ -19,6 +19,15 @@ CACHE_TOKENS = 131_072
 MOST_LAG = 8
 """The lag that hfdsl's losses correct for."""
 
+SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+}
+"""Schedules of learning rates, by their names in transformers."""
+
 SCORE_NOTE = "score(response, task) of your own"
 
 

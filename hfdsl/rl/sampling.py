@@ -53,16 +53,7 @@ def sample(prompts: Prompts, actor: Actor, source: Actor | Sampler) -> Rollout:
     ['actor.weights', 'sampler.load', 'sampler.generate', 'actor.log_probs']
     """
     sampled = source.generate(prompts)
-    if source is actor:
-        return sampled
-    # A record of columns rather than a function: readers of the tokens alone do not wait for the actor's pass.
-    return Rollout(
-        ids=sampled.ids,
-        mask=sampled.mask,
-        response_mask=sampled.response_mask,
-        log_probs=actor.log_probs(sampled).ref_log_probs,
-        engine_log_probs=sampled.log_probs,
-    )
+    return sampled if source is actor else with_proximal(sampled, actor)
 
 
 def with_proximal(rollout: Rollout, actor: Actor) -> Rollout:
@@ -78,6 +69,7 @@ def with_proximal(rollout: Rollout, actor: Actor) -> Rollout:
     >>> [call.label for call in flow.trace().calls]
     ['sampler.generate', 'actor.log_probs']
     """
+    # A record of columns rather than a function: readers of the tokens alone do not wait for the actor's pass.
     return Rollout(
         ids=rollout.ids,
         mask=rollout.mask,

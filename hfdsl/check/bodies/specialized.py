@@ -16,17 +16,16 @@ A parameter that the function sets is not known, and only tests of parameters al
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import TypeAlias
 
 from hfdsl.check.bodies.calls import defaults
 from hfdsl.check.bodies.syntax import assigned_names
 from hfdsl.check.sources import Function
-from hfdsl.check.syntax_trees import nodes_of
+from hfdsl.check.syntax_trees import COMPARISON_OPERATORS, nodes_of
 
 Option: TypeAlias = bool | int | float | str | None
 """A value that decides branches."""
@@ -163,20 +162,9 @@ class _Known(ast.NodeTransformer):
                 if name in self.given:
                     return isinstance(test, ast.IsNot)
                 return (self.result(node.left) is None) == isinstance(test, ast.Is)
-            case ast.Compare(left, [compared], [right]) if (compare := COMPARISONS.get(type(compared))) is not None:
-                return compare(self.result(left), self.result(right))
+            case ast.Compare(left, [comparison], [right]) if type(comparison) in COMPARISON_OPERATORS:
+                return COMPARISON_OPERATORS[type(comparison)](self.result(left), self.result(right))
         raise _UndecidedError
-
-
-COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-"""The comparisons that two known values decide."""
 
 
 def _is_literal(node: ast.expr) -> bool:

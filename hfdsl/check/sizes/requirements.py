@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from hfdsl.check.constructor_types import misfits, parameters
-from hfdsl.check.syntax_trees import nodes_of
+from hfdsl.check.syntax_trees import COMPARISON_OPERATORS, nodes_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh
@@ -32,14 +32,6 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
 }
 _SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Not: operator.not_}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
 
 MESH_SIZES: Mapping[str, Callable[[Mesh], int]] = {
     **{axis: size for axis, size in AXIS_SIZE.items() if axis != "rank"},
@@ -229,11 +221,11 @@ def evaluate(node: ast.expr, scope: Scope, used: dict[str, Fraction | None] | No
             if a is None or b is None:
                 return None
             return Fraction(_ARITHMETIC[type(op)](a, b))
-        case ast.Compare(left, ops, rights) if all(type(op) in _COMPARISONS for op in ops):
+        case ast.Compare(left, ops, rights) if all(type(op) in COMPARISON_OPERATORS for op in ops):
             values = [evaluate(part, scope, used) for part in (left, *rights)]
             if any(value is None for value in values):
                 return None
-            return all(_COMPARISONS[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False))
+            return all(COMPARISON_OPERATORS[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False))
         case ast.BoolOp(op, parts):
             decided = isinstance(op, ast.Or)  # one true part decides "or", one false part decides "and"
             values = []

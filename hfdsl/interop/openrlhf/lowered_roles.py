@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hfdsl.interop.lowered_parts import (
+    SCHEDULES,
     RoleMesh,
     demand_even_rows,
     put_engines,
@@ -42,13 +43,6 @@ from hfdsl.interop.settings import Configuration, is_integer
 EPOCHS, RESPONSE, PRECISION = "train.max_epochs", "rollout.max_new_tokens", "ds.param_dtype"
 TOKENS, ROLLOUT_TOKENS, PACKING = "train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu", "ds.packing_samples"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-SCHEDULES = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "linear": "linear",
-    "cosine": "cosine",
-    "cosine_with_min_lr": "cosine",
-}
 WITH_LEAST = "cosine_with_min_lr"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hfdsl.interop.lowered_parts import SCHEDULES
 from hfdsl.interop.lowering import (
     Draft,
     Lowered,
@@ -44,13 +45,6 @@ AGGREGATIONS = {
     "cispo": "token-mean",
 }
 SCALES = {"group": "group", True: "group", "none": "centered", False: "centered"}
-SCHEDULES = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "linear": "linear",
-    "cosine": "cosine",
-    "cosine_with_min_lr": "cosine",
-}
 COMPLETION, MODEL, MAX_STEPS, SAVE_STEPS = "max_completion_length", "model_name_or_path", "max_steps", "save_steps"
 ENGINE_WIDTH, CONTEXT = "vllm_tensor_parallel_size", "vllm_max_model_length"
 UNITS = (ROWS, PROCESSES, ACCUMULATION, STEPS, GENERATION, GROUP, ITERATIONS)
