@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import hfdsl
 from hfdsl.protocols.queueing import DISCIPLINES
@@ -30,6 +30,9 @@ if the module has only one.
 
 exit codes: 0 clean, 1 findings or a failed run, 2 usage, 3 a bug in hfdsl, 130 interrupted
 """
+
+AddCommand: TypeAlias = Callable[..., argparse.ArgumentParser]
+"""A function of a command's name, its summary and the parents of its parser."""
 
 TRACE = "write the timelines of all steps, for Perfetto or chrome://tracing"
 
@@ -119,6 +122,21 @@ def command_parser() -> Parser:
     cluster = Parser(add_help=False)
     cluster.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes")
 
+    _add_check(command, sizes, cluster)
+    command("requires", "print which sizes the program accepts", target)
+    _add_plan(command, target, cluster)
+    _add_simulate(command, target)
+    draw = command("draw", "draw the plan", target)
+    _add_library_options(draw)
+    draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")
+    _add_run(command, target)
+    _add_run_commands(command, form, sizes)
+    _add_library_commands(command, form)
+    _add_machine_commands(command, form)
+    return parser
+
+
+def _add_check(command: AddCommand, sizes: argparse.ArgumentParser, cluster: argparse.ArgumentParser) -> None:
     check = command("check", "report every mistake that can be known before launch", sizes, cluster)
     check.add_argument(
         "target", metavar="TARGET", nargs="+", help="file.py:attribute, package.module:attribute, or a run's TOML file"
@@ -149,7 +167,8 @@ def command_parser() -> Parser:
     check.add_argument("--fix", action="store_true", help="apply the fixes that are certain, and report what remains")
     check.add_argument("--diff", action="store_true", help="with --fix: show the changes without making them")
 
-    command("requires", "print which sizes the program accepts", target)
+
+def _add_plan(command: AddCommand, target: argparse.ArgumentParser, cluster: argparse.ArgumentParser) -> None:
     plan = command("plan", "print where everything runs and what moves", target, cluster)
     _add_library_options(plan)
     plan.add_argument(
@@ -170,12 +189,8 @@ def command_parser() -> Parser:
         help="with --predict: seconds from the end of a call to the start of the next",
     )
 
-    _add_simulate(command, target)
 
-    draw = command("draw", "draw the plan", target)
-    _add_library_options(draw)
-    draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")
-
+def _add_run(command: AddCommand, target: argparse.ArgumentParser) -> None:
     run = command("run", "run the experiment, one line per step", target)
     run.add_argument("--backend", choices=["local", "ray"], default="local", help="where to run (default: local)")
     run.add_argument(
@@ -189,13 +204,8 @@ def command_parser() -> Parser:
     )
     run.add_argument("--trace", metavar="FILE", help=TRACE)
 
-    _add_run_commands(command, form, sizes)
-    _add_library_commands(command, form)
-    _add_machine_commands(command, form)
-    return parser
 
-
-def _add_simulate(command: Callable[..., argparse.ArgumentParser], target: argparse.ArgumentParser) -> None:
+def _add_simulate(command: AddCommand, target: argparse.ArgumentParser) -> None:
     simulate = command("simulate", "compare step times for different lags of the queues", target)
     simulate.add_argument(
         "--seconds",
@@ -230,7 +240,7 @@ def _add_simulate(command: Callable[..., argparse.ArgumentParser], target: argpa
     simulate.add_argument("--trace", metavar="FILE", help=TRACE)
 
 
-def _add_machine_commands(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
+def _add_machine_commands(command: AddCommand, form: argparse.ArgumentParser) -> None:
     """The commands without a target."""
     mcp = command("mcp", "serve check, plan and other tools to coding agents (MCP)")
     mcp.description = (
@@ -250,7 +260,7 @@ def _add_machine_commands(command: Callable[..., argparse.ArgumentParser], form:
     doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
 
 
-def _add_library_commands(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
+def _add_library_commands(command: AddCommand, form: argparse.ArgumentParser) -> None:
     """The commands that are mostly about configurations of other libraries."""
     explain = command("explain", "explain a code, or list all codes", form)
     explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310; with --from, a configuration")
@@ -281,10 +291,34 @@ def _add_library_options(command: argparse.ArgumentParser, *, required: bool = F
     )
 
 
-def _add_run_commands(
-    command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser, sizes: argparse.ArgumentParser
-) -> None:
+def _add_run_commands(command: AddCommand, form: argparse.ArgumentParser, sizes: argparse.ArgumentParser) -> None:
     """The commands for runs that a file configures, and for their output."""
+    _add_train(command, form)
+
+    schema = command("schema", "write the JSON schema of a configuration, for editors", form)
+    schema.add_argument(
+        "subject",
+        metavar="ALGORITHM|FILE",
+        help="a ready algorithm such as grpo, module:name or file.py:name of another, 'deployment', or a TOML file",
+    )
+    schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
+
+    diff = command("diff", "list the differences between two programs or two runs", form, sizes)
+    diff.add_argument("first", metavar="A", help="a target as for check, a run's folder, or a TOML file")
+    diff.add_argument("second", metavar="B", help="the other one")
+    diff.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes, for both programs")
+
+    export = command("export", "save a trained model in transformers format", form)
+    export.add_argument("run", metavar="RUN", help="the folder of a run")
+    export.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where the model goes")
+    export.add_argument(
+        "--role", metavar="ROLE", help="which role's model (default: actor, or the only role that learned)"
+    )
+    export.add_argument("--adapter", action="store_true", help="save the LoRA adapter alone, in peft format")
+    _add_replay(command, form)
+
+
+def _add_train(command: AddCommand, form: argparse.ArgumentParser) -> None:
     train = command("train", "train as configured in a TOML file, one line per step", form)
     train.add_argument("config", metavar="CONFIG", help="a TOML file; see docs/training.md")
     train.add_argument(
@@ -314,27 +348,8 @@ def _add_run_commands(
         help="when resuming: continue although these have changed; a field given with --set needs none; repeatable",
     )
 
-    schema = command("schema", "write the JSON schema of a configuration, for editors", form)
-    schema.add_argument(
-        "subject",
-        metavar="ALGORITHM|FILE",
-        help="a ready algorithm such as grpo, module:name or file.py:name of another, 'deployment', or a TOML file",
-    )
-    schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
 
-    diff = command("diff", "list the differences between two programs or two runs", form, sizes)
-    diff.add_argument("first", metavar="A", help="a target as for check, a run's folder, or a TOML file")
-    diff.add_argument("second", metavar="B", help="the other one")
-    diff.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes, for both programs")
-
-    export = command("export", "save a trained model in transformers format", form)
-    export.add_argument("run", metavar="RUN", help="the folder of a run")
-    export.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where the model goes")
-    export.add_argument(
-        "--role", metavar="ROLE", help="which role's model (default: actor, or the only role that learned)"
-    )
-    export.add_argument("--adapter", action="store_true", help="save the LoRA adapter alone, in peft format")
-
+def _add_replay(command: AddCommand, form: argparse.ArgumentParser) -> None:
     replay = command("replay", "replay one call of a recorded step in this process", form)
     replay.add_argument("run", metavar="RUN", help="the folder of a run, or of a recording")
     replay.add_argument("--step", type=int, metavar="N", help="which recorded step (default: the only one)")
