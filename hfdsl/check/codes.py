@@ -266,7 +266,7 @@ CODES: dict[str, Code] = {
     "HF906": Code("a checkpoint that is incomplete or cannot be written"),
     "HF907": Code("a metric that is not finite"),
     "HF908": Code("a state that cannot be saved"),
-    "HF909": Code("responses that go on after the end token of the tokenizer or the model", "warning"),
+    "HF909": Code("responses that continue after the end token of the tokenizer or the model", "warning"),
     "HF911": Code("a server that does not answer in time"),
     "HF912": Code("a request that a server refuses"),
     "HF913": Code("an answer of a server that cannot be used"),

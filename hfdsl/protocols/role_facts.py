@@ -16,7 +16,7 @@ A role states a fact with a plain static method, which takes the constructor's a
 | ``in_flight_obstacle`` | why it cannot take weights between tokens; None if it can |
 | ``kept_bytes`` | the bytes of the parts of its ``state()`` on a rank; it takes the mesh first |
 | ``learning`` | how its parameters learn, as a ``Learning``: the rate, its schedule, the dtype |
-| ``misses_end`` | the token that its model ends a text with, where its responses go on after that; else None |
+| ``misses_end`` | the token that its model ends a text with, where its responses continue after that; else None |
 | ``obstacles`` | why it cannot be constructed, as ``Obstacle``; it takes the mesh first |
 | ``parameter_count`` | the number of parameters of its model; None if unknown |
 | ``policy_temperature`` | the number that logits are divided by, to sample and for log-probs |
@@ -186,7 +186,7 @@ def declared_concurrency(role: type, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def missed_end(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    """The token after which responses go on although its model ends a text with it; None where they end, or unknown.
+    """The token after which responses continue although its model ends a text with it; None where they end, or unknown.
 
     >>> class Engine:
     ...     @staticmethod

@@ -71,8 +71,8 @@ def _lists(deployment: Deployment, rows: int) -> Any:
     """Outputs of ranks and stages: numbers that depend on the mesh alone."""
 
     def places(mesh: Mesh) -> list[list[int]]:
-        at = [(rank, mesh.coordinates(rank)) for rank in range(mesh.world_size)]
-        return [[rank, coordinates.pp, coordinates.dp, coordinates.tp, rows] for rank, coordinates in at]
+        coordinates = [mesh.coordinates(rank) for rank in range(mesh.world_size)]
+        return [[rank, at.pp, at.dp, at.tp, rows] for rank, at in enumerate(coordinates)]
 
     a, b = deployment["a"].mesh, deployment["b"].mesh
     echoed = [[rank, *entry] for rank, entry in enumerate(places(b))]
@@ -265,8 +265,8 @@ def _programs(
         for program, plan in zip(programs, plans, strict=True):
 
             def run(program: SuiteProgram = program, plan: CompiledPlan = plan) -> str | None:
-                mine = running[program.name] = running[program.name] or first.also(plan)
-                return _run(backend, program, deployment, mine)
+                running[program.name] = launched = running[program.name] or first.also(plan)
+                return _run(backend, program, deployment, launched)
 
             yield _timed(program.name, where, run)
         if (states := running.get(p.states.body.__name__)) is not None:
@@ -306,11 +306,9 @@ def _first_node(backend: AnyBackend, program: SuiteProgram, deployment: Deployme
         for step, batches in zip(eager_steps(program.flow, deployment, program.batches), program.batches, strict=True):
             values = running.step(*batches)
             for node, value in step.values.items():
-                if (
-                    not isinstance(value, (PerRank, PerStage))
-                    and first_difference(value, values[node])
-                    and node != RESULT
-                ):
+                if node == RESULT or isinstance(value, (PerRank, PerStage)):
+                    continue
+                if first_difference(value, values[node]):
                     return f"; the first node with another value is '{plan.node(node).label}'"
     return "; every node makes what it should, so it goes wrong on the way"
 

@@ -16,7 +16,7 @@ from hfdsl.interop.settings import MISSING, Configuration
 
 
 def refusals(c: Configuration) -> Iterator[Finding]:
-    """Find what pydantic refuses before anything else is looked at."""
+    """The values that pydantic refuses, before anything else reads them."""
     for problem in (*keys_are_given(c), *values_have_types(c)):
         yield problem.finding
 
@@ -62,7 +62,7 @@ def values_have_types(c: Configuration) -> Iterator[Problem]:
         value = c.known(key, MISSING)
         if value == MISSING and c.explicit[key].value != MISSING:
             continue  # an interpolation that is not known
-        if not any(_is(value, kind) for kind in types):
+        if not any(_has_type(value, kind) for kind in types):
             words = " or ".join("nothing" if kind == "null" else _WORDS[kind] for kind in types)
             yield finding(c, "HF972", f"{key} = {value_text(value)} is not {words}", key)
 
@@ -83,8 +83,8 @@ _WORDS = {"integer": "an integer", "number": "a number", "boolean": "a switch", 
           "object": "a table"}  # fmt: skip
 
 
-def _is(value: Any, kind: str) -> bool:
-    """Whether pydantic takes a value for one of a type."""
+def _has_type(value: Any, kind: str) -> bool:
+    """Whether pydantic accepts a value for a type."""
     match kind:
         case "null":
             return value is None

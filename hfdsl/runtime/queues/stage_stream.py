@@ -156,7 +156,7 @@ class StageStream:
             HfError: HF765 if a run cannot follow its groups.
         """
         specs = queue_specs(self._stages, sizes)
-        first = self._runner.next_step  # versions, and the numbers that random streams derive from, go on from there
+        first = self._runner.next_step  # versions, and the numbers that random streams derive from, continue there
         states = [QueueState(spec, version=first, dispatched=first * spec.dispatch) for spec in specs]
         loop = self._loop = QueueLoop(states, self._stages.links)
         stages = self._stages.with_steps_in_flight(max(-(-spec.places // spec.dispatch) for spec in specs) + 2)

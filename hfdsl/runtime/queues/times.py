@@ -208,7 +208,7 @@ class VirtualTime:
         return not _unended(self._update)
 
     def ended(self, full: Collection[int], happened: Callable[[], bool] | None = None) -> Sequence[QueuedId] | None:
-        """The groups that have ended now; if neither they nor an update have, go on to the next end of a call."""
+        """The groups that have ended now; if neither they nor an update have, advance to the next end of a call."""
         if not self._endings and self._clock.idle:
             return None
         over = [ending for ending in self._endings if ending.is_over()]

@@ -81,7 +81,7 @@ def _disjoint_places(layout: Layout, parameter: Parameter, mesh: Mesh, rank: int
 
 
 def _may_overlap(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
-    """Whether ranks may hold boxes that are neither equal nor disjoint, as those with shared heads or of users."""
+    """Whether ranks may hold boxes that are neither equal nor disjoint, as with shared heads or layouts of users."""
     if not isinstance(layout, StandardLayout):
         return True
     cuts = layout.cuts(parameter, mesh)

@@ -1,4 +1,4 @@
-"""Responses go on after the token with which their model ends a text."""
+"""Responses continue after the token with which their model ends a text."""
 
 import hfdsl as hf
 from tests.corpus.advantages import gained

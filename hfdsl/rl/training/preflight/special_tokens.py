@@ -14,6 +14,9 @@ from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.special_tokens import own_ends
 
+TOKENIZER = "the tokenizer"
+"""The owner of an end token, for messages."""
+
 
 def responses_end(subject: Subject) -> Iterator[Finding]:
     """A role that generates ends a response with the token that the tokenizer, or its model, ends a text with."""
@@ -46,10 +49,6 @@ def _finding(subject: Subject, field: str, model: ModelConfig, end: int, whose: 
         changes=(change,),
         advice=str(change),
     )
-
-
-TOKENIZER = "the tokenizer"
-"""The owner of an end token, for messages."""
 
 
 def _missed_end(model: ModelConfig, tokenizer: int | None) -> tuple[int, str] | None:
