@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hfdsl.runtime.queues.process_time import ProcessTime
 from hfdsl.runtime.queues.stage_plans import queue_stages
-from hfdsl.runtime.queues.times import ProcessTime
 from tests.runtime.stage_programs import B, deciding, stage_deployment
 
 GENERATE, REST = "generate", "rest"

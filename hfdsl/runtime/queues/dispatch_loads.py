@@ -20,7 +20,8 @@ from hfdsl.runtime.decisions import Decision, Loads, load_decisions
 from hfdsl.runtime.queues.dispatched import Dispatched
 from hfdsl.runtime.queues.stage_plans import QueueStages, queue_stages
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.queues.times import QueueTime, VirtualTime
+from hfdsl.runtime.queues.times import QueueTime
+from hfdsl.runtime.queues.virtual_time import VirtualTime
 from hfdsl.types.batches import Batch
 
 

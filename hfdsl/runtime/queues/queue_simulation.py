@@ -36,8 +36,8 @@ from hfdsl.runtime.queues.groups import are_known, dispatched_rows, queue_specs
 from hfdsl.runtime.queues.loop import QueuedId, QueueLoop
 from hfdsl.runtime.queues.plan_simulation import PlanSimulation, simulate_plan
 from hfdsl.runtime.queues.stage_plans import QueueStages, queue_stages
-from hfdsl.runtime.queues.times import VirtualTime
 from hfdsl.runtime.queues.tracing import queue_samples
+from hfdsl.runtime.queues.virtual_time import VirtualTime
 from hfdsl.runtime.schedule import QueueBatch, QueuedGroup, QueueState
 from hfdsl.types.numbers import brief, checked_seed, count_range, is_count, is_number
 

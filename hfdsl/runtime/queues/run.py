@@ -18,10 +18,12 @@ from hfdsl.runtime.queues.durations import CallSeconds
 from hfdsl.runtime.queues.links import TRAINER
 from hfdsl.runtime.queues.loaded_prompts import LoadedPrompts
 from hfdsl.runtime.queues.loop import QueuedId, QueueLoop
+from hfdsl.runtime.queues.process_time import ProcessTime
 from hfdsl.runtime.queues.reading import QueueReader
 from hfdsl.runtime.queues.stage_plans import QueueStages
 from hfdsl.runtime.queues.stage_run import StageRun
-from hfdsl.runtime.queues.times import ProcessTime, QueueTime, VirtualTime
+from hfdsl.runtime.queues.times import QueueTime
+from hfdsl.runtime.queues.virtual_time import VirtualTime
 from hfdsl.runtime.runner import StepRunner
 from hfdsl.runtime.schedule import QueueBatch, QueueState
 from hfdsl.types.batches import Batch
