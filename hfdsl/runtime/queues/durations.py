@@ -59,11 +59,9 @@ class DrawnSeconds(Utilization):
 
     def __post_init__(self) -> None:
         Utilization.__post_init__(self)
-        if not (_is_at_least(self.median, 0) and _is_at_least(self.tail, 1)):
-            text = (
-                f"a duration takes a median of at least 0 seconds and a tail of at least 1, got median={self.median!r}"
-            )
-            raise WiringError("HF202", f"{text}, tail={self.tail!r}")
+        if not (is_duration(self.median) and is_duration(self.tail) and self.tail >= 1):
+            text = "a duration takes a median of at least 0 seconds and a tail of at least 1"
+            raise WiringError("HF202", f"{text}, got median={self.median!r}, tail={self.tail!r}")
 
     def of(self, *call: object) -> float:
         """The seconds of a call."""
@@ -103,7 +101,7 @@ def call_durations(
         if label not in labels:
             raise WiringError("HF202", f"{subject}: '{plan.name}' has no call '{label}'; {closest(str(label), labels)}")
         draws = callable(getattr(duration, "of", None)) and not isinstance(duration, type)
-        if not (draws or _is_at_least(duration, 0)):
+        if not (draws or is_duration(duration)):
             kinds = "a number, 0 or more, or an object with a method of(*call)"
             raise WiringError("HF202", f"{subject}: '{label}' takes {kinds}, got {duration!r}")
     return {
@@ -112,9 +110,13 @@ def call_durations(
     }
 
 
-def _is_at_least(value: object, least: float) -> bool:
-    """Whether a value is a finite number of at least ``least``."""
-    return is_number(value) and least <= value < math.inf
+def is_duration(value: object) -> bool:
+    """Whether a value is a finite number of seconds, 0 or more.
+
+    >>> is_duration(0), is_duration(-1.0), is_duration(float("inf"))
+    (True, False, False)
+    """
+    return is_number(value) and 0 <= value < math.inf
 
 
 def random_stream(call: Iterable[object]) -> random.Random:

@@ -27,7 +27,6 @@ slows down no call. The driver submits nothing that follows a result before the 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,10 +44,10 @@ from hfdsl.plan.timeline import Interval, Timeline, TraceFile, node_stages
 from hfdsl.plan.weight_senders import weight_senders
 from hfdsl.protocols.state import effects_of
 from hfdsl.runtime.decisions import Decision
-from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds, RecordedSeconds, Utilization
+from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds, RecordedSeconds, Utilization, is_duration
 from hfdsl.runtime.queues.streaming import StageOrder
 from hfdsl.runtime.queues.virtual_clock import ServerKey, VirtualCall, VirtualClock
-from hfdsl.types.numbers import brief, is_number
+from hfdsl.types.numbers import brief
 
 __all__ = [
     "DrawnSeconds",
@@ -206,7 +205,7 @@ class PlanCalls:
             after = [call for node, position in part.reads for call in self.chunks[number, node][position]]
             fences = (self.fences.get((step.role, rank)) for rank in part.ranks if not in_flight)
             duration = call_seconds.of(self.seed, step.label, number, *part.drawn_by)
-            if not (is_number(duration) and 0 <= duration < math.inf):
+            if not is_duration(duration):
                 text = f"the duration of '{step.label}' in step {number} is {brief(duration)}"
                 raise WiringError(
                     "HF202", f"{text}; {type(call_seconds).__name__}.of(*call) returns seconds, at least 0"
