@@ -62,7 +62,8 @@ class Balance:
 class WholeExport:
     """Weights that one rank exports for all readers: their stated parameters, all of which it returns whole.
 
-    They are ``copied`` for readers in the same process if their role declares a layout, as parts of them would be.
+    They are ``copied`` for readers in the same process if their role declares a layout, as parts of them would be; of a
+    role with ``held_weights`` only tensors in the memory that this gives.
     """
 
     parameters: tuple[Parameter, ...]

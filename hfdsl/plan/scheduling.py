@@ -60,7 +60,7 @@ def scheduled(
             changed |= {load.node: replace(load, sync=sync) for load, sync in zip(loads, syncs, strict=True)}
         else:
             parameters = _exported_parameters(export, sync_of.values())
-            is_shared = any(load.group == export.group for load in loads) and _exports_held(export, deployment)
+            is_shared = any(load.group == export.group for load in loads) and _declares_layout(export)
             if parameters or is_shared:
                 changed[node] = replace(export, exports=WholeExport(parameters, is_shared))
     return [changed.get(step.node, step) for step in steps]
@@ -77,10 +77,9 @@ def _exported_parameters(export: Step, syncs: Iterable[WeightSync]) -> tuple[Par
     return tuple(parameters)
 
 
-def _exports_held(export: Step, deployment: Deployment) -> bool:
-    """Whether a method returns the weights that its rank holds, as those with a layout do, and not copies of them."""
-    declares = any(effect.kind == "exports" and effect.layout for effect in effects_of(export.signature.body))
-    return declares and not hasattr(deployment[export.role or ""].role, "held_weights")
+def _declares_layout(export: Step) -> bool:
+    """Whether a method declares its layout: it may return the weights that its rank holds, not copies of them."""
+    return any(effect.kind == "exports" and effect.layout for effect in effects_of(export.signature.body))
 
 
 def _returns_dict(export: Step) -> bool:

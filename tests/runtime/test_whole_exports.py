@@ -37,10 +37,11 @@ def test_whole_weights_without_a_layout_are_those_of_the_engine() -> None:
     assert kept(p.alone, (p.Alone,), shared=False) == EXPECTED
 
 
+@pytest.mark.parametrize("trainer", [p.Trainer, p.Holder])
 @pytest.mark.parametrize("stated", [False, True])
 @pytest.mark.parametrize("layout", [None, Replicas()], ids=["unknown", "replicas"])
-def test_in_the_trainers_processes_they_do_not_learn_with_it(layout: Layout | None, stated: bool) -> None:
-    found = kept(p.joined, (p.Trainer, layout, stated), shared=True)
+def test_in_the_trainers_processes_they_do_not_learn_with_it(layout: Layout | None, stated: bool, trainer: Any) -> None:
+    found = kept(p.joined, (trainer, layout, stated), shared=True)
     assert [[values[0] for values in ranks[:1]] for ranks in found] == [[0.0], [1.0]]
 
 

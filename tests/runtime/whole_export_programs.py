@@ -38,6 +38,13 @@ class Trainer(Base):
         return self.table
 
 
+class Holder(Trainer):
+    """Says what it holds, which are the tensors that it returns."""
+
+    def held_weights(self, state: str) -> dict[str, Any]:
+        return {"up": self.weight}
+
+
 class Alone(Base):
     """Returns them on rank 0, without a layout."""
 

@@ -318,7 +318,7 @@ class Executor:
                 exchanged = step.node in self._exchanging[call.plan]
                 return exported_columns(step, self._rank, columns, exchanged=exchanged)
             if self._rank in step.layout.holders and states(step, "exports"):
-                return whole_columns(step, self._rank, columns)
+                return whole_columns(step, self._rank, columns, self.workers.held_weights(step))
         except RoleError:  # raised in the body, which may be a WiringError too: it has the body's lines
             raise
         except WiringError as error:  # about what the body did: name its place in the source

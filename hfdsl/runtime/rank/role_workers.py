@@ -9,6 +9,7 @@ from typing import Any
 
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import HfError
+from hfdsl.plan.plan import Step
 from hfdsl.protocols.call import Call, seeded
 from hfdsl.protocols.collectives import Collectives
 from hfdsl.protocols.state import only_loads, only_reads
@@ -23,6 +24,7 @@ from hfdsl.runtime.saving.state_files import (
     unflatten_state,
     worker_state,
 )
+from hfdsl.runtime.weights.verified_syncs import states
 
 REMEMBERED_SAVES = 16
 """The number of earlier save folders whose files a process remembers."""
@@ -145,6 +147,16 @@ class RoleWorkers:
     def restore(self, role: str, state: FlatState) -> None:
         """Load a copy of a worker's state; HF806 if ``load_state()`` raises."""
         self.call(role, "load_state", _load_state, state)
+
+    def held_weights(self, step: Step) -> list[Any] | None:
+        """The held weights of the states that a step exports; None if they are not copied, or not known."""
+        role, copied = step.role or "", step.exports is not None and step.exports.copied
+        if not copied or not hasattr(self._workers[role], "held_weights"):
+            return None
+        return [
+            self.call(role, "held_weights", lambda _, worker, state: worker.held_weights(state), state)
+            for state in states(step, "exports")
+        ]
 
     def call(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
         """Return ``function(role, worker, *args)``; if the role has ``method``, all of its parts are loaded."""

@@ -24,7 +24,7 @@ from hfdsl.protocols.boxes import Box, intersection, whole
 from hfdsl.protocols.layouts import Parameter, Replicas
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.rank.store import CopiedTensors
-from hfdsl.runtime.weights.held_parts import FixedParts, pieces_of
+from hfdsl.runtime.weights.held_parts import ComputedPart, FixedParts, HeldPart, pieces_of
 from hfdsl.runtime.weights.local_weights import LocalWeights, local_places
 from hfdsl.runtime.weights.sharded_tensors import is_part, local
 
@@ -91,12 +91,23 @@ def whole_weights(parameters: Iterable[Parameter], rank: int, values: Any, label
     return {**values, **sharded} if sharded else values
 
 
-def copied_weights(values: Any) -> Any:
-    """Copies of tensors by name; anything else as it is."""
+def copied_weights(values: Any, held: Iterable[HeldPart] | None = None) -> Any:
+    """Copies of tensors by name; with ``held`` only of those that share memory with it. Anything else as it is.
+
+    >>> weights = {"up": torch.ones(2), "down": torch.ones(2)}
+    >>> copies = copied_weights(weights, [HeldPart(weights["up"][:1])])
+    >>> [copies[name] is weights[name] for name in weights]
+    [False, True]
+    """
     if not isinstance(values, Mapping):
         return values
+    stored = [part for part in held or () if not isinstance(part, ComputedPart)]
+    memory = {part.tensor.untyped_storage().data_ptr() for part in stored}
     return {
-        name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in values.items()
+        name: value.detach().clone()
+        if isinstance(value, torch.Tensor) and (held is None or value.untyped_storage().data_ptr() in memory)
+        else value
+        for name, value in values.items()
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,20 +84,23 @@ def _warn_of_rounded(step: Step, value: Any) -> None:
         warnings.warn(HfWarning("HF733", f"{problem}default dtype of a parameter; {advice}"), stacklevel=2)
 
 
-def whole_columns(step: Step, rank: int, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights that one rank exports for all readers, or copies of them.
+def whole_columns(step: Step, rank: int, columns: Mapping[str, Any], held: Sequence[Any] | None) -> dict[str, Any]:
+    """The weights that one rank exports for all readers, or copies of them; ``held`` is as ``held_weights`` gives it.
 
     Raises:
         SyncError: HF773 if a parameter is missing, or not whole, or a tensor has no values.
     """
+    from hfdsl.runtime.weights.held_parts import pieces_of
     from hfdsl.runtime.weights.resharding import copied_weights, whole_weights
 
     if VALUE not in columns:
         return dict(columns)
     parameters = () if step.exports is None else step.exports.parameters
     value = whole_weights(parameters, rank, columns[VALUE], step.label)
-    copied = step.exports is not None and step.exports.copied
-    return {**columns, VALUE: copied_weights(value) if copied else value}
+    if step.exports is not None and step.exports.copied:
+        parts = None if held is None else [part for parts in held for part in (pieces_of(parts) or {}).values()]
+        value = copied_weights(value, parts)
+    return {**columns, VALUE: value}
 
 
 def loaded_weights(step: Step, rank: int, reader: Reader) -> dict[str, Any] | ArrivingWeights:
