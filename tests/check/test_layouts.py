@@ -346,6 +346,23 @@ def test_tied_parameters_have_one_shape() -> None:
         assert ("HF732", problem) in found
 
 
+UNSTATED_TIE = Tied(Slices(0), {"head": "table", "embeddings": "table"})
+"""Two names of one tensor that has a third one, which no role states."""
+
+
+def test_tied_parameters_of_an_unstated_name_have_one_shape() -> None:
+    parameters = [Parameter("embeddings", (8, 8)), Parameter("head", (12, 8))]
+    problem = "'engine' ties 'head' to 'embeddings', and states the shapes (12, 8) and (8, 8)"
+    assert layout_findings(UNSTATED_TIE, parameters) == [("HF732", problem)]
+
+
+def test_two_exported_parameters_do_not_arrive_in_a_tensor_of_an_unstated_name() -> None:
+    parameters = [Parameter("embeddings", (8, 8)), Parameter("head", (8, 8))]
+    problem = "'trainer' exports 'head' and 'embeddings' as two parameters, and 'engine' has one of both names"
+    [(code, message)] = layout_findings(UNSTATED_TIE, parameters)
+    assert (code, message) == ("HF731", f"{problem}: the values of 'head' do not arrive")
+
+
 class Declaring(hf.Worker):
     """Exports what each rank holds."""
 

@@ -156,3 +156,23 @@ def test_what_boxes_may_be() -> None:
         last = number(4), number(8)
         by_rank = [[((0, 4), (0, 8)), ((3, 3), (0, 8))], [(last, (0, 8))]]
         assert layout_findings(Boxes(by_rank.__getitem__), WEIGHTS) == []
+
+
+@dataclass(frozen=True)
+class Storing(Boxes):
+    stored: Callable[[str], Any]
+
+    def stored_as(self, name: str) -> Any:
+        return self.stored(name)
+
+
+@pytest.mark.parametrize(
+    ("stored", "problem"),
+    [
+        (lambda name: None, "gives None for 'up.weight', expected the name under which it is stored"),
+        (lambda name: {}[name], "raises KeyError for 'up.weight': 'up.weight'"),
+    ],
+)
+def test_a_layout_gives_the_name_under_which_a_parameter_is_stored(stored: Callable[[str], Any], problem: str) -> None:
+    layout = Storing(lambda rank: (((4 * rank, 4 * rank + 4), (0, 8)),), stored)
+    assert layout_findings(layout, WEIGHTS) == [("HF739", f"the layout of 'engine.load': Storing.stored_as {problem}")]

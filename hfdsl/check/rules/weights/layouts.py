@@ -31,7 +31,8 @@ from hfdsl.check.rules.placement.slices import narrower
 from hfdsl.check.rules.weights.exported_parts import parts_of_unknown
 from hfdsl.check.rules.weights.stated_parameters import parameters_are_stated_once
 from hfdsl.check.rules.weights.sync_findings import other_count, side_labels, sync_finding
-from hfdsl.check.rules.weights.synced_parameters import dtypes_agree, names_agree, shapes_agree, tied_shapes_agree
+from hfdsl.check.rules.weights.synced_parameters import dtypes_agree, names_agree, shapes_agree
+from hfdsl.check.rules.weights.ties import separate, tied_shapes_agree, ties_are_names
 from hfdsl.check.rules.weights.unused_layouts import unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
@@ -65,6 +66,9 @@ def weights_reach_every_rank(context: Context) -> Iterator[Finding]:
                 yield layout
             elif layout is not None:
                 layouts[side.effect.kind] = layout
+        if misstored := list(ties_are_names(sync, layouts)):
+            yield from misstored
+            continue
         if not parts_of_unknown(sync):
             yield from unused_layouts(sync, layouts)
         if len(layouts) == 2:
@@ -100,6 +104,7 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
     unequal = list(tied_shapes_agree(sync, source, target))
     if sync.source.parameters and sync.target.parameters:
         yield from names_agree(sync, pairs, source, target)
+        yield from () if unequal else separate(sync, source, target)
         unequal += [*shapes_agree(sync, pairs), *dtypes_agree(sync, pairs)]
     yield from unequal
     if unequal:

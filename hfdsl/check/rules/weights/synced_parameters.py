@@ -20,6 +20,7 @@ from hfdsl.check.findings import Finding
 from hfdsl.check.rules.weights.fusions import fused_elsewhere
 from hfdsl.check.rules.weights.prefixes import renamed_by_prefix
 from hfdsl.check.rules.weights.sync_findings import other_count, sync_finding
+from hfdsl.check.rules.weights.ties import tying
 from hfdsl.check.rules.weights.unused_layouts import MOST_NAMES
 from hfdsl.deploy.weight_syncs import WeightSync
 from hfdsl.protocols.layouts import Layout, Parameter
@@ -66,27 +67,6 @@ def names_agree(sync: WeightSync, pairs: ParameterPairs, source: Layout, target:
             f"'{sync.source.role}' exports {_in_words(unread)}, and '{sync.target.role}' has no parameter "
             f"of {'that name' if len(unread) == 1 else 'those names'}",
         )
-    yield from _separate(sync, source, target)
-
-
-def _separate(sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
-    """HF731: two parameters of the exporting side that the loading side ties to each other."""
-    names = dict.fromkeys(parameter.name for parameter in sync.source.parameters)
-    for name in names:
-        stored = target.stored_as(name)
-        if stored != name and stored in names and source.stored_as(name) != source.stored_as(stored):
-            yield sync_finding(
-                sync,
-                "HF731",
-                f"'{sync.source.role}' exports {name!r} and {stored!r} as two parameters, and '{sync.target.role}' has "
-                f"one of both names: the values of {name!r} do not arrive",
-                notes=(f"if they are tied in '{sync.source.role}', too, say so: {_tied(name, stored)}",),
-            )
-            return
-
-
-def _tied(name: str, stored: str) -> str:
-    return f'layout=Tied(..., {{"{name}": "{stored}"}})'
 
 
 def _advice(missing: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
@@ -101,7 +81,7 @@ def _advice(missing: Sequence[Parameter], sync: WeightSync) -> Iterator[str]:
     if (renamed := renamed_by_prefix([parameter.name for parameter in missing], names)) is not None:
         yield f"'{role}' exports {renamed}"
     elif "head" in first.name and embeddings:
-        yield f"if it is tied to '{embeddings[0]}' in '{role}', say so: {_tied(first.name, embeddings[0])}"
+        yield f"if it is tied to '{embeddings[0]}' in '{role}', say so: {tying(first.name, embeddings[0])}"
     elif (fused := fused_elsewhere(missing, unread)) is not None:
         yield f"'{role}' exports {fused}: a sync neither splits nor joins parameters; export them as they are loaded"
     elif (name := nearest(first.name, names)) is not None:
@@ -130,23 +110,6 @@ def shapes_agree(sync: WeightSync, pairs: ParameterPairs) -> Iterator[Finding]:
             f"{into.shape}{other_count(len(different))}",
             notes=(advice,),
         )
-
-
-def tied_shapes_agree(sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
-    """HF732: parameters that a side ties to each other have one shape, since they are one tensor."""
-    for side, layout in ((sync.source, source), (sync.target, target)):
-        by_name = {parameter.name: parameter for parameter in side.parameters}
-        pairs = [(tied, by_name.get(layout.stored_as(tied.name), tied)) for tied in side.parameters]
-        different = [(tied, stored) for tied, stored in pairs if tied.shape != stored.shape]
-        if different:
-            tied, stored = different[0]
-            yield sync_finding(
-                sync,
-                "HF732",
-                f"'{side.role}' ties {tied.name!r} to {stored.name!r}, and states the shapes {tied.shape} and "
-                f"{stored.shape}{other_count(len(different))}",
-                notes=("tied parameters are one tensor, of one shape",),
-            )
 
 
 def dtypes_agree(sync: WeightSync, pairs: ParameterPairs) -> Iterator[Finding]:
