@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hfdsl.check.codes import CODES
 from hfdsl.check.findings import Finding, Fix, Label
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.graph.spans import Span, column_span, traceback_span
+from hfdsl.graph.spans import NOWHERE, Span, column_span, traceback_span
 
 
 def finding_of(error: HfError) -> Finding | None:
@@ -34,3 +34,9 @@ def errors_in(error: HfError) -> Iterator[HfError]:
 def findings_of(error: HfError) -> tuple[Finding, ...]:
     """Convert a raised error to findings."""
     return tuple(finding for leaf in errors_in(error) if (finding := finding_of(leaf)))
+
+
+def raised_at(error: Exception) -> tuple[Label, ...]:
+    """The user's line that raised an error, if there is one."""
+    span = traceback_span(error)
+    return () if span == NOWHERE else (Label(span, f"raises {type(error).__name__}"),)

@@ -87,7 +87,7 @@ class SyncSide:
             raise error
         if layout is None or isinstance(layout, Layout):
             return layout
-        raise DefinitionError("HF739", f"the layout of '{self.node.label}' is a Layout or None, got {layout!r}")
+        raise DefinitionError("HF739", f"the layout of '{self.node.label}' must be a Layout or None, got {layout!r}")
 
 
 @dataclass(frozen=True, slots=True)

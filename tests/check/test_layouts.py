@@ -214,11 +214,18 @@ def layout_findings(
     layout: Layout, loaded: Sequence[Any], mesh: hf.Mesh = SLICED, exported: Sequence[Any] | None = None
 ) -> list[tuple[str, str]]:
     """The codes and messages of a sync between a trainer of whole weights and an engine."""
+    report = engine_report(layout, loaded, mesh, exported)
+    return [(finding.code, finding.message) for finding in report.findings if finding.code.startswith("HF73")]
+
+
+def engine_report(
+    layout: Layout, loaded: Sequence[Any], mesh: hf.Mesh = SLICED, exported: Sequence[Any] | None = None
+) -> hf.Report:
+    """The check of that sync."""
     pools = [hf.ResourcePool([2], name=name) for name in ("train", "engines")]
     trainer = hf.place(Trainer, *(loaded if exported is None else exported), pool=pools[0], mesh=SLICED)
     engine = hf.place(Engine, *loaded, layout=layout, pool=pools[1], mesh=mesh)
-    report = plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
-    return [(finding.code, finding.message) for finding in report.findings if finding.code.startswith("HF73")]
+    return plain.check(hf.Deployment(trainer=trainer, engine=engine), {B: 64})
 
 
 def test_parameters_that_cannot_be_cut_for_other_reasons_are_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from linecache import getline
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import hfdsl as hf
 from hfdsl.plan.resharding import compile_schedule
 from hfdsl.protocols.layouts import Cut, Generation, Layout, Parameter, Replicas, Slices, StandardLayout
-from tests.check.test_layouts import SLICED, layout_findings
+from tests.check.test_layouts import SLICED, engine_report, layout_findings
 
 WEIGHTS = [Parameter("up.weight", (8, 8)), Parameter("gate.weight", (8, 8))]
 
@@ -149,6 +150,17 @@ def test_boxes_that_are_none(boxes: Any, code: str, problem: str) -> None:
     assert found == code
     place = "'up.weight' (8, 8), rank 1 (pp=0 dp=0 tp=1)"
     assert message.startswith(f"'engine.load' on Mesh(pp=1 dp=1 tp=2): Boxes.boxes gives for {place}, {problem}")
+
+
+def test_boxes_that_raise_name_the_rank_and_the_line() -> None:
+    halved = ([((0, 4), (0, 8))],)
+    layout = Boxes(lambda rank: halved[rank])
+    [finding] = [each for each in engine_report(layout, WEIGHTS).findings if each.code == "HF739"]
+    place = "'up.weight' (8, 8), rank 1 (pp=0 dp=0 tp=1)"
+    problem = f"its layout raises IndexError for {place}: tuple index out of range"
+    assert finding.message == f"'engine.load' on Mesh(pp=1 dp=1 tp=2): {problem}"
+    [raising] = [label for label in finding.related if label.text == "raises IndexError"]
+    assert getline(raising.span.file, raising.span.line).strip() == "layout = Boxes(lambda rank: halved[rank])"
 
 
 def test_what_boxes_may_be() -> None:

@@ -21,11 +21,13 @@ has the method that states the parameters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeGuard
 
 from hfdsl.check.constructor_types import parameters as constructor_parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.raised import raised_at
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.rules.placement.slices import narrower
 from hfdsl.check.rules.weights.exported_parts import parts_of_unknown
@@ -83,18 +85,20 @@ def _layout(side: SyncSide) -> Layout | Finding | None:
     except TypeError:
         return None  # HF516
     notes: tuple[str, ...] = ()
+    raised: tuple[Label, ...] = ()
     try:
         return side.layout()
     except HfError as error:
         problem, code = error.message, error.code if error.code == "HF734" else "HF739"
+        raised = raised_at(error)
     except Exception as error:  # noqa: BLE001  # a user's function
         problem, code = f"the layout of '{side.node.label}' raises {type(error).__name__}: {error}", "HF739"
-        notes = (CALLED_WITH,) if isinstance(error, TypeError) else ()
+        notes, raised = (CALLED_WITH,) if isinstance(error, TypeError) else (), raised_at(error)
     return Finding(
         code,
         problem,
         Label(side.node.op.signature.span, f"declares it on {side.placement.mesh}"),  # type: ignore[union-attr]  # a call
-        (Label(side.placement.span, f"'{side.role}' is placed here"),),
+        (*raised, Label(side.placement.span, f"'{side.role}' is placed here")),
         notes=notes,
     )
 
@@ -113,7 +117,7 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
     groups = _alike(sync, parameters, source, target)
     representatives = [group[0] for group in groups] if groups else parameters
     layouts = {"exports": source, "loads": target}
-    uncut: dict[str, list[tuple[str, str]]] = {
+    uncut: dict[str, list[_Problem]] = {
         side.effect.kind: problems
         for side in (sync.source, sync.target)
         if (problems := _problems(layouts[side.effect.kind], representatives, side.placement.mesh))
@@ -130,19 +134,29 @@ def _sync(context: Context, sync: WeightSync, source: Layout, target: Layout) ->
 # -- cuts --------------------------------------------------------------------------------------------------------------
 
 
-def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, list[tuple[str, str]]]) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why a parameter cannot be cut, with the user's line that raised it, if one did."""
+
+    code: str
+    message: str
+    raised: tuple[Label, ...] = ()
+
+
+def _uncut(context: Context, sync: WeightSync, problems: Mapping[str, list[_Problem]]) -> Iterator[Finding]:
     """HF734: parameters that a side cannot cut so on its mesh; the problems of each side that has some."""
     for side in (sync.source, sync.target):
         place = side.placement
         if side.effect.kind not in problems or _reported(side):
             continue
-        (code, message), *others = problems[side.effect.kind]
+        first, *others = problems[side.effect.kind]
+        also = [other.message for other in others if first.code == other.code == "HF734"]
         finding = Finding(
-            code,
-            f"'{side.node.label}' on {place.mesh}: {message}",
+            first.code,
+            f"'{side.node.label}' on {place.mesh}: {first.message}",
             Label(place.span, f"'{side.role}' has {place.mesh}"),
-            side_labels(sync),
-            notes=tuple(f"nor can {_without_verb(also)}" for also_code, also in others if code == also_code == "HF734"),
+            (*first.raised, *side_labels(sync)),
+            notes=tuple(f"nor can {_without_verb(message)}" for message in also),
         )
         nearby = sorted(divisors(place.pool.world_size), key=lambda size: abs(size - place.mesh.tp))
         yield with_suggestions(context, finding, narrower(context, {side.role: place}, nearby))
@@ -158,21 +172,34 @@ def _reported(side: SyncSide) -> bool:
     return any(size % side.placement.mesh.tp for size in sizes.values())
 
 
-def _problems(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> list[tuple[str, str]]:
-    """The code and words of the first parameters that cannot be cut, one for each reason."""
-    problems = dict[str, tuple[str, str]]()
+def _problems(layout: Layout, parameters: Sequence[Parameter], mesh: Mesh) -> list[_Problem]:
+    """The problems of the first parameters that cannot be cut, one for each reason."""
+    problems = dict[str, _Problem]()
     for parameter in parameters:
         try:
             if not tiles(layout, parameter, mesh):
                 holdings(layout, parameter, mesh)
         except HfError as error:
-            problems.setdefault(error.message.rpartition(CANNOT_BE_CUT)[2], (error.code, error.message))
+            reason = error.message.rpartition(CANNOT_BE_CUT)[2]
+            problems.setdefault(reason, _Problem(error.code, error.message))
         except Exception as error:  # noqa: BLE001  # a user's layout
-            problem = f"its layout raises {type(error).__name__} for {parameter.name!r}: {error}"
-            problems.setdefault(type(error).__name__, ("HF739", problem))
+            name, where = type(error).__name__, f"{parameter.name!r} {parameter.shape}"
+            place = _raising_rank(layout, parameter, mesh)
+            problem = _Problem("HF739", f"its layout raises {name} for {where}{place}: {error}", raised_at(error))
+            problems.setdefault(name, problem)
         if len(problems) == MOST_REASONS:
             break
     return list(problems.values())
+
+
+def _raising_rank(layout: Layout, parameter: Parameter, mesh: Mesh) -> str:
+    """The first rank for which a layout raises, in words; nothing if it raises for none by itself."""
+    for rank in range(mesh.world_size):
+        try:
+            layout.boxes(parameter, mesh, rank)
+        except Exception:  # noqa: BLE001  # as above
+            return f", rank {rank} ({mesh.coordinates(rank)})"
+    return ""
 
 
 def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.raised import raised_at
 from hfdsl.check.rules.weights.sync_findings import other_count, sync_finding
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync
 from hfdsl.protocols.layouts import Layout
@@ -24,26 +25,27 @@ def ties_are_names(sync: WeightSync, layouts: Mapping[str, Layout]) -> Iterator[
     names = dict.fromkeys(parameter.name for side in (sync.source, sync.target) for parameter in side.parameters)
     for side in (sync.source, sync.target):
         layout = layouts.get(side.effect.kind)
-        problem = None if layout is None else _stored_problem(layout, names)
-        if problem is not None:
+        problem, raised = ("", ()) if layout is None else _stored_problem(layout, names)
+        if problem:
             yield Finding(
                 "HF739",
                 f"the layout of '{side.node.label}': {problem}",
                 Label(side.node.op.signature.span, f"declares the layout of '{sync.state}'"),  # type: ignore[union-attr]  # a call
-                (Label(side.placement.span, f"'{side.role}' is placed here"),),
+                (*raised, Label(side.placement.span, f"'{side.role}' is placed here")),
             )
 
 
-def _stored_problem(layout: Layout, names: Mapping[str, None]) -> str | None:
+def _stored_problem(layout: Layout, names: Mapping[str, None]) -> tuple[str, tuple[Label, ...]]:
+    """The problem with a stored name in words, empty if there is none, and the user's line that raised it."""
     for name in names:
         method = f"{type(layout).__name__}.stored_as"
         try:
             stored: object = layout.stored_as(name)
         except Exception as error:  # noqa: BLE001  # a user's layout
-            return f"{method} raises {type(error).__name__} for {name!r}: {error}"
+            return f"{method} raises {type(error).__name__} for {name!r}: {error}", raised_at(error)
         if not isinstance(stored, str):
-            return f"{method} gives {brief(stored)} for {name!r}, expected the name under which it is stored"
-    return None
+            return f"{method} gives {brief(stored)} for {name!r}, expected the name under which it is stored", ()
+    return "", ()
 
 
 def separate(sync: WeightSync, source: Layout, target: Layout) -> Iterator[Finding]:
