@@ -75,7 +75,8 @@ def check_axes(layout: object, axis: object) -> None:
         ProtocolError: HF739.
     """
     names = (axis,) if isinstance(axis, str) else axis
-    if not isinstance(names, tuple) or not names or len(set(names)) < len(names):
+    are_names = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+    if not (isinstance(names, tuple) and are_names and 0 < len(names) == len(set(names))):
         raise invalid(layout, f'axis= is an axis, such as "tp", or a tuple of several, got {brief(axis)}')
 
 

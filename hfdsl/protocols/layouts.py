@@ -177,8 +177,8 @@ class Stages(StandardLayout):
         return (Only(axis=self.axis, at=self._stages(parameter, stages)),)
 
     def _stages(self, parameter: Parameter, stages: int) -> tuple[int, ...]:
-        match = _compiled(self.number).search(parameter.name)
-        if match is None:
+        layer = number_in(parameter.name, self.number)
+        if layer is None:
             if any(fnmatchcase(parameter.name, pattern) for pattern in self.ends):
                 return 0, stages - 1
             return (0,) if any(fnmatchcase(parameter.name, pattern) for pattern in self.first) else (stages - 1,)
@@ -187,9 +187,8 @@ class Stages(StandardLayout):
         counts = self.counts or (self.layers // stages,) * stages
         if len(counts) != stages or sum(counts) != self.layers:
             raise refused(parameter, f"counts {counts} are not of {self.layers} layers in {stages} stages")
-        layer = int(match[1])
         if layer >= self.layers:
-            raise refused(parameter, f"it is of layer {layer}, and there are {self.layers}")
+            raise refused(parameter, f"its number is too high for a layout of {self.layers} layers, counted from 0")
         return (next(i for i, start in reversed(tuple(enumerate(starts(counts)))) if start <= layer),)
 
 
@@ -212,19 +211,25 @@ class Experts(StandardLayout):
         if not is_count(self.count):
             raise invalid(self, f"count= is a number of at least 1, got {brief(self.count)}")
         check_axes(self, self.axis)
+        if not AXIS_SIZE.keys() >= set(self._axes):
+            raise invalid(self, f"axis= is one of {', '.join(AXIS_SIZE)}, or several, got {brief(self.axis)}")
         _check_number(self, self.number)
 
     def cuts(self, parameter: Parameter, mesh: Mesh) -> tuple[Cut, ...]:
         """As ``StandardLayout.cuts``; HF734 if the experts do not divide."""
-        match = _compiled(self.number).search(parameter.name)
-        if match is None:
+        expert = number_in(parameter.name, self.number)
+        if expert is None:
             return ()
-        ranks, expert = Only(axis=self.axis, at=()).parts(mesh), int(match[1])
+        ranks = Only(axis=self.axis, at=()).parts(mesh)
         if self.count % ranks:
-            raise refused(parameter, f"{self.axis} = {ranks} does not divide the {self.count} experts")
+            raise refused(parameter, f"{'*'.join(self._axes)} = {ranks} does not divide the {self.count} experts")
         if expert >= self.count:
-            raise refused(parameter, f"it is of expert {expert}, and there are {self.count}")
+            raise refused(parameter, f"its number is too high for a layout of {self.count} experts, counted from 0")
         return (Only(axis=self.axis, at=(expert * ranks // self.count,)),)
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return (self.axis,) if isinstance(self.axis, str) else self.axis
 
 
 @dataclass(frozen=True)
@@ -381,6 +386,24 @@ def ranks_by_coordinate(mesh: Mesh, axes: tuple[tuple[str, ...], ...]) -> Mappin
     for rank in range(mesh.world_size):
         at.setdefault(tuple(cut.coordinate(mesh, rank) for cut in cuts), []).append(rank)
     return {coordinate: tuple(ranks) for coordinate, ranks in at.items()}
+
+
+def number_in(name: str, pattern: str) -> int | None:
+    """The number of a layer or an expert in a name; None if the pattern does not match.
+
+    >>> number_in("layers.12.bias", "layers.([0-9]+)"), number_in("norm.bias", "layers.([0-9]+)")
+    (12, None)
+
+    Raises:
+        ProtocolError: HF739 if the pattern finds something else than a number.
+    """
+    match = _compiled(pattern).search(name)
+    if match is None:
+        return None
+    number = next((group for group in match.groups() if group is not None), "")
+    if not number.isdecimal():
+        raise ProtocolError("HF739", f"number={pattern!r} finds {number!r} in {name!r}, which is no number")
+    return int(number)
 
 
 def _check_number(layout: object, pattern: object) -> None:

@@ -50,9 +50,7 @@ def tiles(layout: Layout, parameter: Parameter, mesh: Mesh) -> bool:
 
 def cuts_tile(parameter: Parameter, cuts: Sequence[Cut], mesh: Mesh) -> bool:
     """``tiles`` for the cuts of a layout."""
-    axes = [axis for cut in cuts for axis in cut.axes]
-    are_independent = any(independent.issuperset(axes) for independent in INDEPENDENT)
-    if not all(map(is_predefined, cuts)) or len(set(axes)) < len(axes) or not are_independent:
+    if not all(map(is_predefined, cuts)) or not independent(cuts):
         return False
     shapes = {parameter.shape}
     for cut in cuts:
@@ -64,6 +62,17 @@ def cuts_tile(parameter: Parameter, cuts: Sequence[Cut], mesh: Mesh) -> bool:
             remaining.update(tuple(sum(stop - start for start, stop in ranges) for ranges in part) for part in parts)
         shapes = {shape for shape in remaining if 0 not in shape}
     return True
+
+
+def independent(cuts: Iterable[Cut]) -> bool:
+    """Whether each combination of the coordinates of cuts is on some rank.
+
+    >>> from hfdsl.protocols.layouts import Shards, Slices
+    >>> independent([Slices(0, "tp"), Shards("dp")]), independent([Slices(0, "tp"), Shards("tp")])
+    (True, False)
+    """
+    axes = [axis for cut in cuts for axis in cut.axes]
+    return len(set(axes)) == len(axes) and any(combined.issuperset(axes) for combined in INDEPENDENT)
 
 
 def _parts(parameter: Parameter, cut: Cut, shape: tuple[int, ...], count: int) -> tuple[Extent, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.deploy.weight_syncs import weight_syncs
-from hfdsl.protocols.layouts import ByName, Experts, Layout, Parameter, Replicas, Shards, Slices, Stages, Tied
+from hfdsl.protocols.layouts import ByName, Experts, Layout, Only, Parameter, Replicas, Shards, Slices, Stages, Tied
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers import Actor, ActorConfig, GenerationConfig, Lora, Sampler, SamplerConfig, TrainingConfig
 from hfdsl.rl.workers.config import ModelConfig
@@ -351,6 +351,32 @@ def test_tied_parameters_have_one_shape() -> None:
     for exported in (parameters, parameters[:1]):
         found = layout_findings(Tied(Slices(0), {"head": "embeddings"}), parameters, exported=exported)
         assert ("HF732", problem) in found
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_part_for_what_the_other_side_alone_states_is_reported_once(lacking: int) -> None:
+    sides = [UNNUMBERED, UNNUMBERED]
+    sides[lacking] = UNNUMBERED[1:]
+    layout = ByName({"embed_tokens.weight": Slices(0), "norm.weight": Slices(0)})
+    [(code, message)] = layout_findings(layout, sides[0], exported=sides[1])
+    assert (code, "'embed_tokens.weight'" in message) == (("HF731", True) if lacking == 0 else ("HF730", True))
+
+
+@pytest.mark.parametrize(
+    ("layout", "axes"),
+    [
+        (Slices(0).then(Shards("tp")), "tp, then over tp"),
+        (Slices(0).then(Shards("rank")), "tp, then over rank"),
+        (Slices(0).then(Replicas(), Shards(("dp", "tp"))), "tp, then over dp*tp"),
+        (Shards("dp").then(Only(axis="tp", at=())), None),
+    ],
+)
+def test_cuts_that_share_coordinates_are_named(layout: Layout, axes: str | None) -> None:
+    [finding] = [each for each in engine_report(layout, WEIGHTS).findings if each.code == "HF736"]
+    expected = (
+        f"the layout of 'engine.load' cuts it over {axes}: these share coordinates, so a rank holds what all of them"
+    )
+    assert [note.startswith(expected) for note in finding.notes] == ([] if axes is None else [True])
 
 
 UNSTATED_TIE = Tied(Slices(0), {"head": "table", "embeddings": "table"})

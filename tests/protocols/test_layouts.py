@@ -178,15 +178,28 @@ def test_a_tied_parameter_lies_as_the_stored_one() -> None:
         (Shards("dp"), (), Mesh(dp=2), r"Shards cuts dim 0, and its shape is \(\)"),
         (Stages(5), (4,), Mesh(pp=2), "pp = 2 does not divide the 5 layers; set counts"),
         (Stages(4, counts=(1, 2)), (4,), Mesh(pp=2), r"counts \(1, 2\) are not of 4 layers in 2 stages"),
-        (Stages(3, counts=(1, 2)), (4,), Mesh(pp=2), "it is of layer 3, and there are 3"),
+        (Stages(3, counts=(1, 2)), (4,), Mesh(pp=2), "its number is too high for a layout of 3 layers, counted from 0"),
         (Experts(4), (4,), Mesh(tp=3), "tp = 3 does not divide the 4 experts"),
-        (Experts(1), (4,), Mesh(tp=1), "it is of expert 1, and there are 1"),
+        (Experts(1), (4,), Mesh(tp=1), "its number is too high for a layout of 1 experts, counted from 0"),
+        (Experts(2, ("dp", "tp")), (4,), Mesh(dp=2, tp=2), r"dp\*tp = 4 does not divide the 2 experts"),
     ],
 )
 def test_a_cut_that_is_not_possible(layout: Layout, shape: tuple[int, ...], mesh: Mesh, problem: str) -> None:
     parameter = Parameter("layers.3.experts.1.weight", shape)
     with pytest.raises(ProtocolError, match=f"^HF734: 'layers.3.experts.1.weight' .* cannot be cut: {problem}"):
         layout.boxes(parameter, mesh, 0)
+
+
+@pytest.mark.parametrize("layout", [Stages(4, number=r"layers\.(\w)"), Experts(4, "pp", number=r"layers\.(\w)")])
+def test_a_number_in_a_name_that_is_none(layout: Layout) -> None:
+    with pytest.raises(ProtocolError, match=r"^HF739: number='.*' finds 'x' in 'layers.x.bias', which is no number"):
+        layout.boxes(Parameter("layers.x.bias", (4,)), Mesh(pp=2), 0)
+
+
+def test_a_number_is_in_the_group_that_matches() -> None:
+    either = Stages(4, number=r"layers\.(\d)|blocks\.(\d)")
+    boxes = [either.boxes(Parameter(f"{name}.3.bias", (4,)), Mesh(pp=2), 1) for name in ("layers", "blocks")]
+    assert boxes == [(((0, 4),),)] * 2
 
 
 @pytest.mark.parametrize(
@@ -244,6 +257,8 @@ def test_an_axis_that_no_mesh_has() -> None:
         (Stages, {"layers": 4, "axis": "ep"}, "axis= is one of pp, dp, tp, gen_pp, gen_tp, micro_dp, rank, got 'ep'"),
         (Stages, {"layers": 4, "axis": ("pp", "dp")}, "axis= is one of pp, dp, tp"),
         (Experts, {"count": 4, "axis": None}, 'axis= is an axis, such as "tp", or a tuple of several, got None'),
+        (Experts, {"count": 4, "axis": "ep"}, "axis= is one of pp, dp, tp, gen_pp, gen_tp, micro_dp, rank, or several"),
+        (Experts, {"count": 4, "axis": ("tp", ["dp"])}, "axis= is an axis"),
         (Experts, {"count": 0}, "count= is a number of at least 1, got 0"),
         (Experts, {"count": 4, "number": None}, "number= is a regular expression with a group"),
         (ByName, {"layouts": [Replicas()]}, "takes a dict of layouts by pattern"),

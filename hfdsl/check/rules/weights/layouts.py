@@ -43,7 +43,7 @@ from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, h
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import Flaw, alike, flaws, routes_of
 from hfdsl.protocols.role_facts import sliced_sizes
-from hfdsl.protocols.tilings import tiles
+from hfdsl.protocols.tilings import independent, tiles
 from hfdsl.types.numbers import divisors
 
 TENSOR_AXES: Final = frozenset({"tp", "gen_tp"})
@@ -208,16 +208,18 @@ def _fused(sync: WeightSync, parameters: Sequence[Parameter], source: Layout, ta
         return
     for parameter in parameters:
         sides = [
-            {cut.dim: _matrices(cut) for cut in reversed(layout.cuts(parameter, mesh)) if _knows_matrices(cut, mesh)}
+            {cut.dim: cut for cut in reversed(layout.cuts(parameter, mesh)) if _knows_matrices(cut, mesh)}
             for layout, mesh in ((source, sync.source.placement.mesh), (target, sync.target.placement.mesh))
         ]
         for dim in sides[0].keys() & sides[1].keys():
-            if sides[0][dim] != sides[1][dim]:
+            first, second = sides[0][dim], sides[1][dim]
+            if _matrices(first) != _matrices(second):
                 yield sync_finding(
                     sync,
                     "HF737",
-                    f"dim {dim} of {parameter.name!r} {parameter.shape} is {sides[0][dim]} where "
-                    f"'{sync.source.role}' exports it, and {sides[1][dim]} where '{sync.target.role}' loads it",
+                    f"dim {dim} of {parameter.name!r} {parameter.shape} is {_matrices(first)} where "
+                    f"'{sync.source.role}' exports it, and {_matrices(second)} where '{sync.target.role}' loads it",
+                    notes=tuple(_same_matrices(first, second)),
                 )
                 return
 
@@ -268,6 +270,14 @@ def _matrices(cut: Slices) -> str:
     return f"fused in groups of {cut.interleaved}" if cut.interleaved else "cut as one matrix"
 
 
+def _same_matrices(*cuts: Slices) -> Iterator[str]:
+    """Advice to state the same matrices on both sides."""
+    stated = [cut for cut in cuts if cut.blocks]
+    if stated:
+        dim, blocks = stated[0].dim, stated[0].blocks
+        yield f"state the same matrices on both sides, such as Slices({dim}, blocks={blocks}) on each"
+
+
 def _alike(
     sync: WeightSync, parameters: Sequence[Parameter], source: Layout, target: Layout
 ) -> tuple[tuple[Parameter, ...], ...]:
@@ -294,7 +304,22 @@ def _unproved(
         flaw, _ = flawed[0]
         side, mesh = (sync.source, meshes[0]) if flaw.side == "source" else (sync.target, meshes[1])
         count = sum(count for _, count in flawed)
-        yield sync_finding(sync, flaw.code, f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{other_count(count)}")
+        sides = ((sync.source, source), (sync.target, target)) if flaw.code == "HF736" else ()
+        twice = [
+            f"the layout of '{cutting.node.label}' cuts it over {axes}: these share coordinates, so a rank holds what "
+            "all of them leave it, and no rank has the rest"
+            for cutting, layout in sides
+            if (axes := _dependent_axes(layout, flaw.parameter, cutting.placement.mesh)) is not None
+        ]
+        message = f"'{side.role}'{_place(flaw, mesh)}: {flaw.message}{other_count(count)}"
+        yield sync_finding(sync, flaw.code, message, notes=tuple(twice))
+
+
+def _dependent_axes(layout: Layout, parameter: Parameter, mesh: Mesh) -> str | None:
+    """The axes of a layout's cuts in words, if some share coordinates; else None."""
+    cuts = layout.cuts(parameter, mesh) if isinstance(layout, StandardLayout) else ()
+    cutting = [cut for cut in cuts if cut.parts(mesh) > 1]
+    return None if independent(cutting) else ", then over ".join("*".join(cut.axes) for cut in cutting)
 
 
 def _place(flaw: Flaw, mesh: Mesh) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import product
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync
+from hfdsl.errors import HfError
 from hfdsl.protocols.layouts import (
     ByName,
     Composed,
@@ -21,6 +23,7 @@ from hfdsl.protocols.layouts import (
     StandardLayout,
     Tied,
     generation_groups,
+    number_in,
 )
 from hfdsl.protocols.mesh import Mesh, axis_size
 from hfdsl.types.similar_names import nearest
@@ -100,9 +103,12 @@ def _of_another_constructor(sync: WeightSync) -> Iterator[Finding]:
 
 def unmatched_parts(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
     """HF738: a name, layers or experts of a layout that no parameter has, so that it cuts nothing, or unevenly."""
-    for side, layout in zip((sync.source, sync.target), layouts, strict=True):
+    sides = sync.source, sync.target
+    for side, other_side, layout in zip(sides, reversed(sides), layouts, strict=True):
         names = [parameter.name for parameter in side.parameters or ()]
-        for problem, note in _unmatched(layout, side.placement.mesh, names, f"'{side.role}'") if names else ():
+        others = {parameter.name for parameter in other_side.parameters}
+        unmatched = _unmatched(layout, side.placement.mesh, names, f"'{side.role}'", others) if names else ()
+        for problem, note in unmatched:
             yield Finding(
                 "HF738",
                 f"the layout of '{side.node.label}' {problem}",
@@ -113,13 +119,18 @@ def unmatched_parts(sync: WeightSync, *layouts: Layout) -> Iterator[Finding]:
             return
 
 
-def _unmatched(layout: object, mesh: Mesh, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
-    """The parts of a layout for parameters that are not among these, each in words and with a note."""
+def _unmatched(
+    layout: object, mesh: Mesh, names: Sequence[str], role: str, others: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """The parts of a layout for parameters that are not among these, each in words and with a note.
+
+    ``others`` are the names that the other side states: what it alone has is reported, or tied.
+    """
     parts: tuple[StandardLayout, ...] = ()
     match layout:
         case ByName():
             parts = (*layout.layouts.values(), layout.otherwise)
-            yield from _unmatched_patterns(layout, names, role)
+            yield from _unmatched_patterns(layout, names, role, others)
         case Stages() if axis_size(mesh, layout.axis) > 1:
             yield from _unmatched_layers(layout, names, role)
         case Experts() if Only(axis=layout.axis, at=()).parts(mesh) > 1:
@@ -138,15 +149,21 @@ def _unmatched(layout: object, mesh: Mesh, names: Sequence[str], role: str) -> I
         case Generation():
             parts, mesh = (layout.layout,), generation_groups(mesh)
     for part in parts:
-        yield from _unmatched(part, mesh, names, role)
+        yield from _unmatched(part, mesh, names, role, others)
 
 
-def _unmatched_patterns(layout: ByName, names: Sequence[str], role: str) -> Iterator[tuple[str, str]]:
+def _unmatched_patterns(
+    layout: ByName, names: Sequence[str], role: str, others: Collection[str]
+) -> Iterator[tuple[str, str]]:
     """A name that no parameter has; or patterns, such as ``*.k_proj.weight``, if all of them match none.
 
     Some of several patterns may be meant for other models.
     """
-    absent = [pattern for pattern in layout.layouts if not any(fnmatchcase(name, pattern) for name in names)]
+    absent = [
+        pattern
+        for pattern in layout.layouts
+        if pattern not in others and not any(fnmatchcase(name, pattern) for name in names)
+    ]
     exact = next((pattern for pattern in absent if not set(pattern) & set("*?[")), None)
     if exact is not None:
         near = nearest(exact, names)
@@ -250,7 +267,11 @@ def _unmatched_layers(layout: Stages, names: Sequence[str], role: str) -> Iterat
 
 
 def _numbers(pattern: str, names: Sequence[str]) -> set[int]:
-    return {int(match[1]) for name in names if (match := re.search(pattern, name)) is not None}
+    numbers = set[int | None]()
+    for name in names:
+        with suppress(HfError):  # a parameter of this side alone, which is not cut
+            numbers.add(number_in(name, pattern))
+    return {number for number in numbers if number is not None}
 
 
 def _count(names: Sequence[str]) -> str:
