@@ -230,7 +230,7 @@ class Engine(Side):
 
     def holds_its_parts(self) -> bool:
         expected = self.parts(hf.current_call().step)
-        equal = [torch.equal(self.table[name], part) for name, part in expected.items()]
+        equal = (torch.equal(self.table[name], part) for name, part in expected.items())
         return self.table.keys() == expected.keys() and all(equal)
 
 
@@ -337,12 +337,26 @@ class Holding(InPlace):
             self.table["qkv"][0, 0] += 1
         elif spoils and self.how == "moved":
             self.table = self.table | {"qkv": self.table["qkv"].flip(0)}
+        elif spoils and self.how == "dropped":
+            del self.table["qkv"]
 
 
 class Written(Holding):
     """Spoils what it has received."""
 
     how = "written"
+
+
+class Moved(Holding):
+    """Keeps what it has received in another order."""
+
+    how = "moved"
+
+
+class Dropped(Holding):
+    """Keeps only some of what it has received."""
+
+    how = "dropped"
 
 
 class Elsewhere(Holding):

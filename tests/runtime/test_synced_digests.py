@@ -13,12 +13,12 @@ import hfdsl as hf
 from hfdsl.errors import SyncError
 from hfdsl.protocols.layouts import Replicas
 from hfdsl.runtime.weights import arriving_digests, exchange, messages
+from hfdsl.runtime.weights.comparison import compare
 from hfdsl.runtime.weights.digest_reports import DigestReport
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.messages import BufferedMessage
 from hfdsl.runtime.weights.reported_digests import ReportedDigests
-from hfdsl.runtime.weights.verification import compare
 from tests.runtime import resharding_programs as p
 from tests.runtime.test_exchange import launched
 from tests.runtime.test_verification import SYNC, layouts, of, weights
@@ -152,7 +152,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalBackend, "digests", once)
 
 
-@pytest.mark.parametrize("engine", [p.Holding, p.Written, p.Elsewhere])
+@pytest.mark.parametrize("engine", [p.Holding, p.Written, p.Moved, p.Dropped, p.Elsewhere])
 @pytest.mark.usefixtures("unasked")
 def test_a_step_has_its_verdict_without_a_call(engine: type[p.Engine]) -> None:
     with launched(engine, fails=-1 if engine is p.Holding else 2) as running:
@@ -160,7 +160,7 @@ def test_a_step_has_its_verdict_without_a_call(engine: type[p.Engine]) -> None:
             with running.verifying("policy"):
                 assert all(running.step())
         if engine is not p.Holding:
-            holds = r"'engine' holds other values of '\w+'.* on ranks? 0"
+            holds = rf"'engine' holds {'no' if engine is p.Dropped else 'other values of'} '\w+'.* on ranks? 0"
             with pytest.raises(SyncError, match=holds) as raised, running.verifying():
                 running.step()
             assert raised.value.version == 3

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import HfWarning, ResourceError, SyncError
 from hfdsl.runtime.digests import DeviceSums, as_words, digests
+from hfdsl.runtime.weights.comparison import compare
 from hfdsl.runtime.weights.copied_names import CopiedNames
 from hfdsl.runtime.weights.held_parts import HeldPart
-from hfdsl.runtime.weights.verification import compare
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death
 from tests.runtime.verified_programs import (
@@ -94,6 +94,25 @@ def test_a_part_that_differs_on_one_rank_is_found_there(data: st.DataObject) -> 
     assert error.value.code == "HF771"
     assert (error.value.role, error.value.parameter) == ("engine", "x")
     assert rank in error.value.ranks
+
+
+def test_a_part_that_differs_is_named_with_its_rank_and_coordinates() -> None:
+    """Of two boxes of a rank the one that differs, and how many other weights do."""
+    halves = [torch.arange(4.0).view(2, 2), torch.arange(4.0, 8.0).view(2, 2)]
+    source = [[("x", HeldPart(half, (2 * index, 0)))] for index, half in enumerate(halves)]
+    source[0].append(("y", HeldPart(torch.ones(2))))
+    wrong = [
+        ("x", HeldPart(halves[0] + 1, (0, 0))),
+        ("x", HeldPart(halves[1], (2, 0))),
+        ("y", HeldPart(torch.zeros(2))),
+    ]
+    target = [[*source[0], *source[1]], wrong]
+    meshes = {"engine": hf.Mesh(dp=2)}
+    where = r"'x'\[0:2, 0:2\] of 'policy' on rank 1 \(pp=0 dp=1 tp=0\)"
+    end = r"than 'actor' exported, in sync 3 of the run; 1 other weight differs, too$"
+    with pytest.raises(SyncError, match=rf"'engine' holds other values of {where} {end}") as error:
+        compare(SYNC, of(source), of(target), 3, meshes=meshes)
+    assert (error.value.ranks, error.value.parameter, error.value.version) == ((1,), "x", 3)
 
 
 @given(st.data())

@@ -14,9 +14,9 @@ An engine receives four weights of one size in four buckets, with ``READS`` of 2
 last write into any of them. A sync that lays out the groups first submits the whole exchange, and then all digests,
 each of which waits on its own stream for its moment. The next one submits each with its moment (``digest_stream``).
 
-The digests cover the memory that the role keeps. ``values`` returns None if ``held_weights`` names other memory than
-was written, or if it has been written since, as by a role that scales its weights after a load; digests are
-then taken from ``held_weights``, after the load.
+The digests cover the memory that the role keeps. If ``held_weights`` names other memory than was written, at the end of
+the exchange or after the load, or if that has been written since, as by a role that scales its weights after a load,
+digests are taken from ``held_weights``, after the load.
 
 The groups follow from the addresses and strides of the pieces, where they lie in the whole, and from which moment comes
 after which writes. While all of these are as in the last sync, so are the groups (``digest_stream``).
@@ -81,13 +81,17 @@ class ArrivingDigests:
     def end(self, state: Any) -> None:
         """Read the rest once all writes are submitted; ``state`` are the weights as the role reports them."""
         self._mark()
-        held, pieces = pieces_of(state), self._to_read.pieces
-        if held is None or not _same_memory(pieces, held):
+        if not self.are_of(state):
             return
         if not self._beside.has_read(self._written):
             self._beside.read(self._groups, self._moments, self._written)
-        self._tensors = [piece.tensor for piece in pieces.values() if not piece.tensor.is_inference()]
+        self._tensors = [piece.tensor for piece in self._to_read.pieces.values() if not piece.tensor.is_inference()]
         self._versions = _versions(self._tensors)
+
+    def are_of(self, state: Any) -> bool:
+        """Whether a role reports the memory that was written."""
+        held = pieces_of(state)
+        return held is not None and _same_memory(self._to_read.pieces, held)
 
     def _groups(self) -> Iterator[GroupToRead]:
         """The parts to read after each moment."""

@@ -17,7 +17,7 @@ parts sends parameters alone: a buffer that both sides hold is no copy.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
@@ -51,6 +51,9 @@ class CopiedNames:
     layouts: tuple[Layout, Layout] = (Replicas(), Replicas())
     """The layouts of the source and the target, which say what a weight is stored as."""
 
+    holders: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """The ranks of the target that hold a part of a weight, by the name of what is sent; empty if that is unknown."""
+
     def stored(self, name: str) -> tuple[str, str]:
         """The names under which the source and the target store a weight."""
         source, target = self.layouts
@@ -78,6 +81,21 @@ class CopiedNames:
     def missing(self, name: str, *, of_target: bool) -> bool:
         """Whether a side that lacks a weight should have it; False if that is unknown."""
         return self._is_loaded(name) and (self.by_target or not of_target)
+
+    def lacking(self, held: Sequence[Collection[str]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The weights that some ranks of the target lack, with these ranks; ``held`` are the names that each one has.
+
+        A rank without any weight gives no access to them, and a weight that no rank has may have another name.
+
+        >>> names = CopiedNames(holders={"b": frozenset({0, 1, 2}), "w": frozenset({0, 1, 2})})
+        >>> [*names.lacking([{"b", "w"}, {"w"}, ()])]
+        [('b', (1,))]
+        """
+        for name, holders in self.holders.items():
+            known = {name, *self.stored(name)}
+            ranks = tuple(rank for rank in sorted(holders) if held[rank] and known.isdisjoint(held[rank]))
+            if ranks and not all(known.isdisjoint(names) for names in held):
+                yield name, ranks
 
     def _is_loaded(self, name: str) -> bool:
         return not self.loaded.isdisjoint((name, *self.stored(name)))
@@ -110,7 +128,13 @@ def _stated_names(sync: WeightSync) -> CopiedNames:
 
 def _sent_names(names: CopiedNames, sync: ScheduledSync) -> CopiedNames:
     sent = _with_stored(names, (parameter.name for parameter in sync.schedule.parameters))
-    return replace(names, loaded=sent, in_parts=True)
+    holders = {
+        parameter.name: ranks
+        for route in sync.schedule.routes
+        for ranks in (frozenset(rank for need in route.needs for rank in need.ranks),)
+        for parameter in route.parameters
+    }
+    return replace(names, loaded=sent, in_parts=True, holders=holders)
 
 
 def _with_stored(names: CopiedNames, parameters: Iterable[str]) -> frozenset[str]:

@@ -299,6 +299,7 @@ class ArrivingWeights:
         self._received = False
         self._layouts: DigestLayouts | None = None
         self._digests: ArrivingDigests | None = None
+        self._keeper: Any = None
 
     def digest(self, layouts: DigestLayouts | None = None) -> None:
         """Have digests taken of the weights written into a role's own memory; ``layouts`` are kept for the next."""
@@ -306,7 +307,9 @@ class ArrivingWeights:
 
     def digests(self) -> DigestValues | None:
         """The digests of the weights that the role loaded; None if they must be taken from its current weights."""
-        return None if self._digests is None else self._digests.values()
+        if self._digests is None or not self._digests.are_of(self._keeper.held_weights(self._sync.state)):
+            return None
+        return self._digests.values()
 
     def load(self, worker: Any, load: Callable[[dict[str, torch.Tensor]], Any], *, in_place: bool) -> Any:
         """Write the weights into a role's own memory if ``in_place`` and the role gives access; else call ``load``.
@@ -362,6 +365,7 @@ class ArrivingWeights:
         from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
 
         size, places = self._sync.schedule.received[self._rank], HeldBoxes.loaded(self._sync)
+        self._keeper = keeper
         self._digests = ArrivingDigests(size, held.pieces, views.kinds, places, self._rank, self._layouts)
         return self._digests
 

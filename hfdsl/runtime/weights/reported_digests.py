@@ -17,7 +17,7 @@ are wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hfdsl.protocols.boxes import Box, extent, fill
+from hfdsl.runtime.weights.copied_names import CopiedNames
 from hfdsl.runtime.weights.digest_reports import DigestReport, PartTable
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 
@@ -63,13 +64,17 @@ class ReportedDigests:
             for report in self._side(sync, exported=exported)
         ]
 
-    def agree(self, sync: VerifiedSync) -> bool:
-        """Whether both sides certainly hold the same weights; otherwise compare the digests in detail."""
+    def agree(self, sync: VerifiedSync, names: Callable[[], CopiedNames] = CopiedNames) -> bool:
+        """Whether both sides certainly hold the same weights; otherwise compare the digests in detail.
+
+        ``names`` says which weights the ranks of the target should have.
+        """
         sides = [self._side(sync, exported=exported) for exported in (True, False)]
         keys = tuple(report.key for side in sides for report in side)
         if keys not in self._sums:
             tables = [[self._parts[report.key] for report in side] for side in sides]
-            self._sums[keys] = _sums(*tables)
+            held = [{name for name, _, _ in table} for table in tables[1]]
+            self._sums[keys] = None if any(names().lacking(held)) else _sums(*tables)
         sums = self._sums[keys]
         values = [[value for report in side for value in report.values] for side in sides]
         return sums is not None and sums.agree(*(np.array(side, np.uint64) for side in values))

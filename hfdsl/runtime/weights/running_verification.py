@@ -10,7 +10,8 @@ from functools import partial
 from hfdsl.errors import HfWarning
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.weights.verification import Verified, comparable, dtypes_of, verify_copies
+from hfdsl.runtime.weights.comparison import dtypes_of
+from hfdsl.runtime.weights.verification import Verified, comparable, verify_copies
 from hfdsl.runtime.weights.verified_syncs import VerifiedSync, syncs_of
 
 

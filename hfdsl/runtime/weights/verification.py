@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from hfdsl.errors import ResourceError, SyncError
+from hfdsl.errors import ResourceError
 from hfdsl.plan.plan import Plan
-from hfdsl.protocols.boxes import Box, extent, fill, in_words, volume
-from hfdsl.runtime.weights.copied_names import UNKNOWN, CopiedNames, copied_names
+from hfdsl.runtime.weights.comparison import compare, dtypes_of, same_names
+from hfdsl.runtime.weights.copied_names import copied_names
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, last_of_each_copy, states, syncs_of
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
 """The result of ``Backend.digests``: the digests of all ranks, with None for a rank that has none."""
-
-MAX_COMBINATIONS = 64
-"""The maximum number of combinations of differing replicas to search for the correct ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,157 +120,6 @@ class SyncHistory:
 # -- in the driver -----------------------------------------------------------------------------------------------------
 
 
-def dtypes_of(ranks: Sequence[Digests]) -> dict[str, str]:
-    """The dtypes of the weights on ranks."""
-    return {digest.name: digest.dtype for digests in ranks for digest in digests}
-
-
-def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
-    """Whether both sides hold weights with the same names and shapes."""
-    sides = [{name: extent(parts) for name, parts in _by_name(ranks).items()} for ranks in (source, target)]
-    return sides[0] == sides[1]
-
-
-def compare(
-    sync: VerifiedSync,
-    source: Sequence[Digests],
-    target: Sequence[Digests],
-    version: int = 0,
-    names: CopiedNames = UNKNOWN,
-) -> str | None:
-    """Compare two roles' weights of a state in one version: the number of the sync in the run.
-
-    ``names`` says which weights each side should have. Returns the reason if not all of them can be compared, or None.
-
-    Raises:
-        SyncError: HF771.
-    """
-    try:
-        return _compare_weights(sync, source, target, names)
-    except SyncError as error:
-        if not version:
-            raise
-        named = _different(error.role, error.parameter, error.ranks, f"{error.message}, in sync {version} of the run")
-        named.version = version
-        raise named from None
-
-
-def _compare_weights(
-    sync: VerifiedSync, source: Sequence[Digests], target: Sequence[Digests], names: CopiedNames
-) -> str | None:
-    exported, loaded = _by_name(source), _by_name(target)
-    dtypes = dtypes_of(source), dtypes_of(target)
-    overlapping, alone = dict[str, str](), dict[str, list[str]]()
-    for name in (*exported, *(name for name in loaded if name not in exported)):
-        exported_as, loaded_as = names.on_sides(name, exported, loaded)
-        if exported_as is None or loaded_as is None:
-            holder = sync.source if loaded_as is None else sync.target
-            if names.missing(name, of_target=loaded_as is None):
-                raise _different(sync.target, name, (), _held_alone(sync, holder, [name]))
-            alone.setdefault(holder, []).append(name)
-            continue
-        if exported_as != loaded_as and dtypes[0][exported_as] != dtypes[1][loaded_as]:
-            continue  # one side has it under the other name, too, in the dtype of which it is compared
-        ours, theirs = exported[exported_as], loaded[loaded_as]
-        if fill(ours) and fill(theirs):
-            _compare_weight(sync, name, ours, theirs)
-        elif extent(ours) == extent(theirs):
-            overlapping[name] = sync.target if fill(ours) else sync.source
-        else:
-            raise _other_shape(sync, name, ours, theirs)
-    for holder, held in alone.items():
-        return f"{_held_alone(sync, holder, held)}; '{sync.target}' does not state the parameters that it loads"
-    if not overlapping:
-        return None
-    name, role = next(iter(overlapping.items()))
-    more = f" and of {len(overlapping) - 1} more weights" if len(overlapping) > 1 else ""
-    return f"the parts of '{name}'{more} on the ranks of '{role}' overlap or have gaps, so their digests do not add up"
-
-
-def _held_alone(sync: VerifiedSync, holder: str, names: Sequence[str]) -> str:
-    lacking = sync.target if holder == sync.source else sync.source
-    more = f" and {len(names) - 1} more weights" if len(names) > 1 else ""
-    return f"'{holder}' holds '{names[0]}'{more} of '{sync.state}', and '{lacking}' does not"
-
-
-_Parts: TypeAlias = dict[Box, dict[int, int]]
-"""The digests of a weight by part and rank."""
-
-
-def _by_name(ranks: Sequence[Digests]) -> dict[str, _Parts]:
-    weights: dict[str, _Parts] = {}
-    for rank, digests in enumerate(ranks):
-        for digest in digests:
-            if volume(digest.box):  # a sync sends no part without elements, so only one side may have it
-                weights.setdefault(digest.name, {}).setdefault(digest.box, {})[rank] = digest.value
-    return weights
-
-
-def _compare_weight(sync: VerifiedSync, name: str, source: _Parts, target: _Parts) -> None:
-    if extent(source) != extent(target):
-        raise _other_shape(sync, name, source, target)
-    for box, replicas in source.items():
-        if len(set(replicas.values())) > 1:
-            ranks, part = _minority(replicas), f"'{name}'{_place(box, source)} of '{sync.state}'"
-            problem = (
-                f"ranks of '{sync.source}' hold different values of {part}: {_ranks_in_words(ranks)} and the others"
-            )
-            raise _different(sync.source, name, ranks, problem)
-    expected = sum(next(iter(replicas.values())) for replicas in source.values()) % 2**64
-    wrong = _wrong(source, target, expected)
-    if wrong:
-        held = {rank: box for box, replicas in target.items() for rank in replicas}
-        places = {_place(held[rank], target) for rank in wrong}
-        where = places.pop() if len(places) == 1 else ""
-        problem = f"'{sync.target}' holds other values of '{name}'{where} of '{sync.state}' on {_ranks_in_words(wrong)}"
-        raise _different(sync.target, name, wrong, f"{problem} than '{sync.source}' exported")
-
-
-def _other_shape(sync: VerifiedSync, name: str, source: _Parts, target: _Parts) -> SyncError:
-    sizes = f"{extent(target)} in '{sync.target}' and {extent(source)} in '{sync.source}'"
-    return _different(sync.target, name, (), f"'{name}' of '{sync.state}' has the shape {sizes}")
-
-
-def _wrong(source: _Parts, target: _Parts, expected: int) -> tuple[int, ...]:
-    """The ranks of the target that hold wrong values; all ranks if these cannot be determined."""
-    if source.keys() == target.keys():
-        right = {box: next(iter(replicas.values())) for box, replicas in source.items()}
-        return _wrong_ranks(target, right)
-    choices = [sorted(set(replicas.values())) for replicas in target.values()]
-    count = 1
-    for choice in choices:
-        count *= len(choice)
-    for values in product(*choices) if count <= MAX_COMBINATIONS else ():
-        if sum(values) % 2**64 == expected:
-            return _wrong_ranks(target, dict(zip(target, values, strict=True)))
-    return tuple(sorted({rank for replicas in target.values() for rank in replicas}))
-
-
-def _wrong_ranks(target: _Parts, right: Mapping[Box, int]) -> tuple[int, ...]:
-    wrong = {rank for box, replicas in target.items() for rank, value in replicas.items() if value != right[box]}
-    return tuple(sorted(wrong))
-
-
-def _minority(replicas: Mapping[int, int]) -> tuple[int, ...]:
-    values = list(replicas.values())
-    usual = max(values, key=values.count)
-    return tuple(rank for rank, value in replicas.items() if value != usual)
-
-
-def _place(box: Box, parts: _Parts) -> str:
-    return "" if len(parts) == 1 else in_words(box)
-
-
-def _ranks_in_words(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def _different(role: str, name: str, ranks: tuple[int, ...], problem: str) -> SyncError:
-    error = SyncError("HF771", problem)
-    error.role, error.parameter, error.ranks = role, name, ranks
-    return error
-
-
 def verify_copies(
     digests: AllDigests,
     plans: Sequence[Plan],
@@ -318,7 +164,7 @@ def _verify_copy(
     lacks_method = "has no method held_weights(state), which gives the weights that a rank holds"
     holds_others = f"holds something other than a dict of tensors: see its held_weights('{sync.state}')"
     if reported is not None and reported.complete(sync, *sides):
-        if reported.agree(sync):
+        if reported.agree(sync, partial(copied_names, plans, sync)):
             return None
         exported, held = (reported.digests(sync, exported=exported) for exported in (True, False))
     elif sync in history.changed:
@@ -345,7 +191,8 @@ def _verify_copy(
     exported, held = names.relevant(exported, held)
     if not hasattr(deployment[sync.target].role, "held_weights") and not same_names(exported, held):
         return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {lacks_method}"
-    return compare(sync, exported, held, history.versions[sync], names)
+    meshes = {role: deployment[role].mesh for role in (sync.source, sync.target)}
+    return compare(sync, exported, held, history.versions[sync], names, meshes)
 
 
 def _other_dtypes(exported: Sequence[Digests], dtypes: DTypes) -> bool:
