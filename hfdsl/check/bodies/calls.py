@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.sources import Function
@@ -19,6 +20,23 @@ GRADIENT: Final = frozenset({"enable_grad", "set_grad_enabled"})
 
 UNPLAIN: Final = (ast.Await, ast.Global, ast.Nonlocal, ast.Yield, ast.YieldFrom)
 """The parts of a function that does more than return a value."""
+
+
+def call_name(call: ast.Call) -> str:
+    """The callee as the source spells it."""
+    return ast.unparse(call.func)
+
+
+def bound_arguments(formula: Any, call: ast.Call) -> Mapping[str, ast.expr]:
+    """The arguments of a call by parameter; none if ``*`` or ``**`` hides which are which."""
+    if any(isinstance(argument, ast.Starred) for argument in call.args) or any(k.arg is None for k in call.keywords):
+        return {}
+    try:
+        named = {str(keyword.arg): keyword.value for keyword in call.keywords}
+        arguments: Mapping[str, ast.expr] = inspect.signature(formula).bind_partial(*call.args, **named).arguments
+    except (TypeError, ValueError):
+        return {}
+    return arguments
 
 
 def filled(partial: ast.Call, call: ast.Call) -> ast.Call:

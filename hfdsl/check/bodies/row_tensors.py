@@ -41,6 +41,9 @@ REDUCTIONS = functions(
 ORDERS = functions("argsort cumprod cumsum flip log_softmax normalize roll softmax sort")
 """Functions along one dim, by default the last: over the first, a value depends on those of other rows."""
 
+TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_not logical_or lt ne ones ones_like")
+"""Functions whose result may be a mask of tokens."""
+
 NUMPY: Final = ("np", "numpy")
 """The names of NumPy."""
 

@@ -7,13 +7,21 @@ mean = gain.mean()                                a statistic in which padding c
 zeroed = gain * rollout.response_mask.tensor      the same tokens, 0 at padding
 zeroed.mean()                                     one in which padding counts, too
 scores.score.tensor                               numbers of responses
+gain.split(8)                                     mini-batches, each with the same tokens of some rows
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.row_indices import PARTS, Indices, index_result
+from hfdsl.check.syntax_trees import index_parts
+from hfdsl.graph.spans import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +56,29 @@ class PerResponse:
 
 @dataclass(frozen=True, slots=True)
 class PaddedStatistic:
-    """The mean of tokens and their padding or their spread, of each response or of all, and where it is computed.
+    """The mean of tokens and their padding or their spread, of each response or of all, as it is written at a place.
 
     ``zeroed`` is the column whose numbers are 0 at padding; empty if they are any numbers there.
     """
 
     is_spread: bool
     of_all: bool
-    place: ast.expr
+    text: str
+    place: Span
     zeroed: str = ""
 
 
-TokenValue: TypeAlias = TokenTensor | RepeatedTokens | PerResponse | PaddedStatistic | float | None
-"""The abstract value of an expression: a number for all numbers that are the same for all rows; None if unknown."""
+class MiniBatches(NamedTuple):
+    """Mini-batches that a loop takes one by one: each has some rows of a value, or of several."""
+
+    rows: Any
+
+
+TokenNumber: TypeAlias = TokenTensor | RepeatedTokens | PerResponse | PaddedStatistic | float
+"""Numbers of tokens, of responses, or of all rows: a float for all that are the same for all rows."""
+
+TokenValue: TypeAlias = TokenNumber | MiniBatches | Indices | tuple[Any, ...] | dict[str, Any] | None
+"""The abstract value of an expression; None if unknown, a tuple for several, and a dictionary for one."""
 
 
 def combined(*values: TokenValue) -> TokenValue:
@@ -69,6 +87,7 @@ def combined(*values: TokenValue) -> TokenValue:
     >>> combined(TokenTensor(column="gain"), 2.0)
     TokenTensor(masked=False, ones=False, mask=False, zeroed=False, column='gain')
     """
+    values = tuple(value if isinstance(value, TokenNumber) else None for value in values)
     numbers = [value for value in values if not isinstance(value, float)]
     if len(numbers) == 1 and isinstance(numbers[0], RepeatedTokens):
         return numbers[0]
@@ -93,4 +112,49 @@ def zeroed(left: TokenValue, right: TokenValue) -> TokenTensor | None:
         if isinstance(mask, TokenTensor) and mask.mask and isinstance(numbers, (TokenTensor, RepeatedTokens)):
             is_plain = isinstance(numbers, RepeatedTokens) or not numbers.masked or numbers.zeroed
             return TokenTensor(masked=True, zeroed=True, column=numbers.column) if is_plain else None
+    return None
+
+
+# -- mini-batches
+
+
+def of_rows(operation: Operation[TokenValue]) -> TokenValue:
+    """The result of an operation on numbers of rows, or on what has their tokens; None for other operations.
+
+    All tokens of some rows are such tokens as those of all rows.
+    """
+    source = operation.source
+    match source:
+        case MiniBatches(rows):
+            is_one = operation.function == SUBSCRIPT and operation.others[0] in (Indices(0), 1.0)
+            batch: TokenValue = rows
+            return batch if is_one else None
+        case TokenTensor() | RepeatedTokens() | PerResponse() if _keeps_tokens(operation):
+            return MiniBatches(source) if operation.function in PARTS else source
+    return index_result(operation)
+
+
+def _keeps_tokens(operation: Operation[TokenValue]) -> bool:
+    """Whether a function takes all tokens of some rows, or cuts these into mini-batches."""
+    positional, dim = operation.positional, operation.named.get("dim")
+    if operation.function == SUBSCRIPT:
+        [index], [value] = positional, operation.others
+        first, *others = index_parts(index) or [index]
+        indices = value[0] if type(value) is tuple and value else value
+        takes_rows = indices == Indices(1) or isinstance(first, ast.Slice)
+        return takes_rows and all(ast.unparse(part) == ":" for part in others)
+    if operation.function == "index_select":
+        return ast.unparse(dim or positional[0]) == "0" if dim or positional else False
+    written = [ast.unparse(argument) for argument in (*positional[1:], *([dim] if dim is not None else []))]
+    return operation.function in PARTS and written in ([], ["0"])
+
+
+def loaded_batches(call: ast.Call, value: Callable[[ast.expr], TokenValue]) -> MiniBatches | None:
+    """The mini-batches of a data set of tensors, or of a loader of one; None for other calls."""
+    match last_name(call.func), call.args:
+        case "TensorDataset", columns:
+            return MiniBatches(tuple(map(value, columns)))
+        case "DataLoader", [data, *_] if "collate_fn" not in {keyword.arg for keyword in call.keywords}:
+            batches = value(data)
+            return batches if isinstance(batches, MiniBatches) else None
     return None

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from hfdsl.check.bodies.interpretation import Operation
-from hfdsl.check.bodies.row_tensors import functions
+from hfdsl.check.bodies.row_tensors import TESTS, functions
 from hfdsl.check.losses.functions import COUNTS
 from hfdsl.check.losses.terms import (
     BEGINNING,
@@ -32,9 +32,6 @@ from hfdsl.check.losses.terms import (
     has_terms,
 )
 from hfdsl.check.syntax_trees import index_parts
-
-TESTS: Final = functions("eq full ge gt isfinite isnan le logical_and logical_not logical_or lt ne ones ones_like")
-"""Functions whose result may be a mask of tokens."""
 
 ELEMENTWISE_COUNTS: Final = functions("abs square")
 """Functions that give a number for each token, and so may be of a mask."""

@@ -20,10 +20,9 @@ from typing import Final
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.row_indices import CONVERSIONS, Indices, index_result, is_slice, module_of, with_whole_rows
-from hfdsl.check.bodies.row_tensors import DIM_IS_SECOND, ELEMENTWISE, NUMPY, REDUCTIONS, functions
+from hfdsl.check.bodies.row_tensors import DIM_IS_SECOND, ELEMENTWISE, NUMPY, REDUCTIONS, TESTS, functions
 from hfdsl.check.losses.extremes import is_number
 from hfdsl.check.losses.frames import CallFrame
-from hfdsl.check.losses.masks import TESTS
 from hfdsl.check.losses.terms import SOME, Batches, PolicyValue, Quantity, Several
 from hfdsl.check.syntax_trees import index_parts
 

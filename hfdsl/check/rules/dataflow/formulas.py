@@ -9,6 +9,7 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from hfdsl.check.bodies.calls import bound_arguments, call_name
 from hfdsl.check.bodies.group_tensors import GroupInterpretation, GroupTensor
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.syntax import assigned_names, callee, certain_expressions, certain_statements, definition_of
@@ -85,29 +86,12 @@ def _calls(definition: Function) -> Iterator[ast.Call]:
         yield from (node for node in certain_expressions(statement) if isinstance(node, ast.Call))
 
 
-def call_name(call: ast.Call) -> str:
-    """The callee as the source spells it."""
-    return ast.unparse(call.func)
-
-
 @lru_cache(maxsize=256)
 def _bounds(formula: FunctionType) -> Mapping[str, Within]:
     """The bounds that a formula declares, by parameter."""
     types = annotations_one_by_one(inspect.signature(formula), formula.__globals__, {}, extras=True)
     bounds = {name: bounds_of(annotation) for name, annotation in types.items()}
     return {name: within for name, within in bounds.items() if within is not None}
-
-
-def bound_arguments(formula: Any, call: ast.Call) -> Mapping[str, ast.expr]:
-    """The arguments of a call by parameter; none if ``*`` or ``**`` hides which are which."""
-    if any(isinstance(argument, ast.Starred) for argument in call.args) or any(k.arg is None for k in call.keywords):
-        return {}
-    try:
-        named = {str(keyword.arg): keyword.value for keyword in call.keywords}
-        arguments: Mapping[str, ast.expr] = inspect.signature(formula).bind_partial(*call.args, **named).arguments
-    except (TypeError, ValueError):
-        return {}
-    return arguments
 
 
 # -- a group of one

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from inspect import get_annotations
 
+from hfdsl.check.bodies.padded_columns import VOCABULARY
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -24,9 +25,6 @@ from hfdsl.check.sources import argument_span
 from hfdsl.graph.program import Node, Pack, Ref
 from hfdsl.graph.values import RecordValue
 from hfdsl.types.batches import Batch, schema
-
-VOCABULARY = "hfdsl.rl.batches"
-"""The module of the ready records, whose names mean the same in all of them."""
 
 
 def columns_keep_their_names(context: Context) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.padded_columns import MASKS, columns_with_width, is_mask
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.collected import Collected
@@ -28,7 +29,6 @@ from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.dataflow.unread_masks import LEARNED
-from hfdsl.check.rules.rows.padded_tokens import MASKS, columns_with_width, is_mask
 from hfdsl.graph.program import Node
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import Signature

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hfdsl.check.bodies.padded_columns import MASKS, columns_with_width, is_mask, samples_full_responses
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.terms import Quantity, is_everywhere, is_surrogate, may_leave_padding_out, terms_of
 from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
-from hfdsl.check.rules.rows.padded_tokens import MASKS, columns_with_width, is_mask, samples_full_responses
 from hfdsl.graph.program import Node
 
 
