@@ -53,6 +53,15 @@ SURROGATES = {
         "with torch.no_grad():\n    first = self.chosen(experience)\n"
         "ratio = (first - old).exp()\nloss = -(ratio * advantages * mask).sum() / mask.sum()" + BOTH
     ),
+    "old log-probs": "loss = -(old * advantages).mean()" + BOTH,
+    "old log-probs, masked": "loss = -(advantages * old * mask).sum() / mask.sum()" + BOTH,
+    "old log-probs with an entropy": (
+        "_, entropy = self.chosen_and_entropy(experience)\n"
+        "loss = masked_mean(-experience.log_probs.tensor * advantages, mask) - 0.01 * entropy.mean()"
+    ),
+    "detached log-probs alone": "loss = -(now.detach() * advantages).mean()" + BOTH,
+    "log-probs of a method without gradients alone": "loss = -(self.before(experience) * advantages).mean()" + BOTH,
+    "old log-probs over those of a reference": "loss = -((old - ref).exp() * advantages).mean()" + BOTH,
 }
 RIGHT = {
     "a weight of detached log-probs": "weight = (now.detach() - old).exp()\nloss = -(weight * advantages * now).mean()",
@@ -67,6 +76,12 @@ RIGHT = {
         "weight = (old - now.detach()).exp()\ngains = advantages * weight\n"
         "loss = -(gains * now * mask).sum() / mask.sum()"
     ),
+    "a weight of a reference": "weight = (ref - old).exp()\nloss = -(weight * advantages * now).mean()",
+    "old log-probs in a metric": "self.shown = (old * advantages).mean().item()\nloss = -(now * advantages).mean()",
+    "old log-probs as a control": "loss = -((now - old) * advantages).mean()",
+    "old log-probs beside new ones": "loss = -(now * advantages).mean() + (old * advantages).mean()",
+    "advantages of surprising tokens": "gains = advantages * (1 - BETA * old)\nloss = -(ratio * gains).mean()",
+    "advantages times old log-probs": "gains = advantages * -old\nloss = -(ratio * gains).mean()",
     "a weight less its mean": (
         "weight = (now.detach() - old).exp()\nweight = weight / weight.mean()\n"
         "loss = -(weight * now * advantages).mean()"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
+from hfdsl.check.bodies.linear_numbers import Linear
 from hfdsl.check.losses.terms import ClipBound, PolicyValue, is_entropy, terms_of, total
 from hfdsl.graph.spans import Span
 
@@ -45,6 +46,13 @@ class WeightedRatio(NamedTuple):
     below: str
 
 
+class RatioOfOne(NamedTuple):
+    """A ratio of log-probs to themselves, and how often a loop takes steps by it on the same rows; None without one."""
+
+    place: Span
+    times: Linear | None
+
+
 class TokenChoice(NamedTuple):
     """Log-probs of tokens as chosen from a distribution: its origin and maker, and what is left out of them."""
 
@@ -61,6 +69,7 @@ class Collected(NamedTuple):
     ``reference_clips`` extremes of surrogates by a ratio to a reference, clipped and not. ``constant_gaps`` are
     differences of old log-probs to a reference's, and ``values_of_others`` gradients for the values of other terms.
     ``choices`` are log-probs of tokens as they are chosen, and ``weighted_ratios`` are those of decoupled losses.
+    ``probabilities`` are taken for ratios, and ``ratios_of_one`` are always 1.
     """
 
     losses: list[PolicyValue]
@@ -74,6 +83,8 @@ class Collected(NamedTuple):
     values_of_others: list[Span]
     choices: list[TokenChoice]
     weighted_ratios: list[WeightedRatio]
+    probabilities: list[Span]
+    ratios_of_one: list[RatioOfOne]
 
     @classmethod
     def nothing(cls) -> Self:
@@ -82,7 +93,15 @@ class Collected(NamedTuple):
 
     def without_gradient(self) -> Self:
         """The lists for statements without gradients, whose extremes and ratios are no surrogates."""
-        return self._replace(reversals=[], clips=[], own_ratios=[], reference_clips=[], weighted_ratios=[])
+        return self._replace(
+            reversals=[],
+            clips=[],
+            own_ratios=[],
+            reference_clips=[],
+            weighted_ratios=[],
+            probabilities=[],
+            ratios_of_one=[],
+        )
 
     def of_tokens(self) -> Self:
         """These with losses without terms that need not be of tokens, such as an entropy of attention."""

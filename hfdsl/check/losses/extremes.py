@@ -16,11 +16,12 @@ import ast
 from dataclasses import replace
 
 from hfdsl.check.bodies.interpretation import Operation
+from hfdsl.check.bodies.linear_numbers import Linear
 from hfdsl.check.losses import joins
 from hfdsl.check.losses.collected import RatioClip, Reversal
 from hfdsl.check.losses.frames import CallFrame
 from hfdsl.check.losses.functions import LEAST, MOST
-from hfdsl.check.losses.terms import POSITIVE, ClipBound, PolicyValue, Quantity, Several, Stacked
+from hfdsl.check.losses.terms import ALONE, POSITIVE, ClipBound, PolicyValue, Quantity, Several, Stacked
 
 # -- clips
 
@@ -53,7 +54,15 @@ def _bounded(
     is_ratio = source.kind == "ratio" and source.sign > 0
     if source.centered and (is_ratio or source.kind == "gap"):
         frame.collected.clips.append(RatioClip(is_ratio, low, high, frame.place(operation.node)))
+    is_probability = is_ratio and source.above == ALONE and not source.shifted and not source.constant
+    if is_probability and high.number.offset >= 1 and _is_above_one(high.number):
+        frame.collected.probabilities.append(source.place)
     return replace(source, bounds=(None, None))
+
+
+def _is_above_one(number: Linear) -> bool:
+    """Whether a bound, such as ``1 + eps``, is certainly above 1."""
+    return number.offset > 1 if not number.factors else all(factor > 0 for _, factor in number.factors)
 
 
 # -- the smaller, or the greater, of two

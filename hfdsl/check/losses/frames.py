@@ -14,13 +14,21 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from hfdsl.check.bodies.linear_numbers import LinearNumbers
+from hfdsl.check.bodies.linear_numbers import Linear, LinearNumbers
 from hfdsl.check.bodies.scopes import FunctionScope
 from hfdsl.check.losses.collected import Collected
 from hfdsl.check.losses.origins import LogitMakers, LogProbOrigins
 from hfdsl.check.sources import span_of
 from hfdsl.graph.spans import Span, definition_span
+
+
+class Epochs(NamedTuple):
+    """A loop that takes steps on the same rows: how often it runs, and the effects of statements before it."""
+
+    times: Linear
+    effects: int
 
 
 @dataclass(slots=True)
@@ -29,7 +37,7 @@ class CallFrame:
 
     ``linear``, ``makers`` and ``origins`` are what is known of its names besides their values. ``collected`` is shared
     with the functions that it calls, and so are ``own_bases``: where the log-probs of an origin are subtracted from
-    themselves.
+    themselves. ``epochs`` is the loop that it is in, if that takes steps on the same rows.
     """
 
     scope: FunctionScope
@@ -39,6 +47,7 @@ class CallFrame:
     makers: LogitMakers
     origins: LogProbOrigins
     own_bases: dict[str, Span] = field(default_factory=dict)
+    epochs: Epochs | None = None
 
     @classmethod
     def of(cls, scope: FunctionScope) -> CallFrame:
@@ -48,7 +57,7 @@ class CallFrame:
 
     def begin_call(self, outer: CallFrame, number: int) -> None:
         """Share what another function has collected, which calls this one; ``number`` tells its calls apart."""
-        self.collected, self.own_bases = outer.collected, outer.own_bases
+        self.collected, self.own_bases, self.epochs = outer.collected, outer.own_bases, outer.epochs
         self.origins.effects, self.origins.number = outer.origins.effects, number
 
     def enclose(self, inner: CallFrame) -> None:

@@ -32,6 +32,7 @@ from hfdsl.check.losses import joins, terms
 from hfdsl.check.losses.arithmetic import arithmetic_result
 from hfdsl.check.losses.collected import Collected
 from hfdsl.check.losses.distributions import categorical, distributed, names_logits
+from hfdsl.check.losses.epochs import epochs_of
 from hfdsl.check.losses.extremes import extreme_of_stack, extreme_result, stacked, unstacked
 from hfdsl.check.losses.formulas import formula_result
 from hfdsl.check.losses.frames import CallFrame
@@ -144,7 +145,10 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
 
     def run_compound(self, statement: ast.stmt) -> None:
         """Run a statement that has others; in a context, a model may have other weights."""
+        outer = self.frame.epochs
+        self.frame.epochs = epochs_of(statement, self.scope.methods, self.frame) or outer
         super().run_compound(statement)
+        self.frame.epochs = outer
         self.frame.origins.note(statement)
 
     def assign(self, target: ast.expr, node: ast.expr) -> None:

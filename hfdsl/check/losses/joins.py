@@ -42,6 +42,7 @@ def either(left: PolicyValue, right: PolicyValue) -> PolicyValue:
         origin = left.origin if left.origin == right.origin else ""
         dims = left.dims if left.dims == right.dims else None
         left = replace(left, centered=left.centered and right.centered, origin=origin, dims=dims)
+        left = replace(left, of_itself=left.of_itself and right.of_itself, shifted=left.shifted or right.shifted)
         if (left.above, left.below) != (right.above, right.below):
             left = left.between(*(("", "") if left.kind != "number" else policies(left, right)))
         joined = left if left.masks == right.masks else left.masked(*right.masks, UNKNOWN_PART)

@@ -22,7 +22,7 @@ from hfdsl.check.bodies.interpretation import MODULES, Operation
 from hfdsl.check.bodies.names import last_name, local_names, parameter_names
 from hfdsl.check.bodies.scopes import FunctionScope
 from hfdsl.check.bodies.syntax import assigned_names
-from hfdsl.check.losses.functions import SAME
+from hfdsl.check.losses.functions import SAME, less_itself
 from hfdsl.check.losses.joins import with_origin
 from hfdsl.check.losses.masks import CHOICES, masks_of_index
 from hfdsl.check.losses.terms import SELECTION, PolicyValue, Quantity
@@ -88,6 +88,8 @@ class LogProbOrigins:
             return replace(result, origin=self._of_logits(operation))
         if isinstance(result, Quantity) and result.kind == "categorical":
             return replace(result, origin=result.origin or self.as_written(operation.node))
+        if isinstance(result, Quantity) and (result.kind, result.base) == ("gap", "old"):
+            return replace(result, of_itself=_is_of_itself(operation))
         if not isinstance(result, Quantity) or result.kind != "log_prob":
             return result
         source = operation.source
@@ -111,6 +113,12 @@ class LogProbOrigins:
         """An expression as it is written, with the versions of its names."""
         names = sorted({part.id for part in nodes_of(node) if isinstance(part, ast.Name)})
         return f"{ast.unparse(node)} of {self.number}, {[self.versions[name] for name in names]}"
+
+
+def _is_of_itself(operation: Operation[PolicyValue]) -> bool:
+    """Whether log-probs are subtracted from such that are computed alike, and one of the two has no gradient."""
+    origins = {value.origin if isinstance(value, Quantity) else "" for value in (operation.source, *operation.others)}
+    return less_itself(operation.node) or (len(origins) == 1 and "" not in origins)
 
 
 class LogitMaker(NamedTuple):

@@ -13,12 +13,14 @@ A worked example, a decoupled loss, whose ratio to a proximal policy is weighted
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from hfdsl.check.bodies.interpretation import Operation
-from hfdsl.check.losses.collected import OwnRatio, WeightedRatio
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.losses.collected import OwnRatio, RatioOfOne, WeightedRatio
 from hfdsl.check.losses.frames import CallFrame
 from hfdsl.check.losses.functions import less_itself
-from hfdsl.check.losses.terms import NOW, PolicyValue, Quantity, has_kind, terms_of
+from hfdsl.check.losses.terms import ALONE, NOW, PolicyValue, Quantity, has_kind, terms_of
 
 
 def collect_ratios(operation: Operation[PolicyValue], result: PolicyValue, frame: CallFrame) -> None:
@@ -40,6 +42,34 @@ def collect_ratios(operation: Operation[PolicyValue], result: PolicyValue, frame
                 collected.own_ratios.append(OwnRatio(place, frame.own_bases.get(factor.origin, place)))
     if has_kind(result, "ratio", "surrogate"):
         _collect_weight(operation, frame)
+    _collect_lone_ratio(operation, result, frame)
+
+
+def _collect_lone_ratio(operation: Operation[PolicyValue], result: PolicyValue, frame: CallFrame) -> None:
+    """Collect a ratio of log-probs to themselves in a loop, and probabilities that are called a ratio."""
+    source, epochs = operation.source, frame.epochs
+    is_first_pass = epochs is not None and len(frame.origins.effects) == epochs.effects
+    is_of_gap = isinstance(source, Quantity) and source.kind == "gap" and source.of_itself
+    if is_of_gap and has_kind(result, "ratio") and not is_first_pass:
+        times = None if epochs is None else epochs.times
+        frame.found.ratios_of_one.append(RatioOfOne(frame.place(operation.node), times))
+    if has_kind(result, "surrogate") and any("ratio" in name for name in _names_of_factors(operation.node)):
+        for factor in (operation.source, *operation.others):
+            if isinstance(factor, Quantity) and (factor.kind, factor.above) == ("ratio", ALONE):
+                frame.found.probabilities.extend([] if factor.clipped or factor.shifted else [factor.place])
+
+
+def _names_of_factors(node: ast.expr) -> Iterator[str]:
+    """The names of what a product multiplies."""
+    match node:
+        case ast.BinOp(left, ast.Mult(), right):
+            yield from (*_names_of_factors(left), *_names_of_factors(right))
+        case ast.UnaryOp(ast.USub(), operand):
+            yield from _names_of_factors(operand)
+        case ast.Name(name) | ast.Attribute(_, name):
+            yield name.lower()
+        case ast.Call(ast.Attribute(owner, "mul" | "multiply"), arguments):
+            yield from (last_name(factor).lower() for factor in (owner, *arguments))
 
 
 def _collect_weight(operation: Operation[PolicyValue], frame: CallFrame) -> None:

@@ -43,8 +43,8 @@ QuantityKind: TypeAlias = Literal[
 ``log_prob`` those of chosen tokens; ``old`` and ``reference`` are those of other policies. ``gap`` is a difference of
 log-probs, and ``ratio`` its exponential. A ``reference_surrogate`` has a ratio to a reference."""
 
-OWN, NOW = "self, before", "self"
-"""The policy itself before an update, and in it, where columns are named by their paths."""
+OWN, NOW, ALONE = "self, before", "self", "self, alone"
+"""The policy itself before an update, in it, and above nothing, where columns are named by their paths."""
 
 TERMS: Final = frozenset({"entropy", "gap", "kl", "surrogate"})
 """The kinds of what a loss is a sum of."""
@@ -82,11 +82,12 @@ class Quantity:
     one number of many. Advantages ``of_rows`` are the same for all tokens of a row, and so are surrogates made of them.
     ``masks`` are the columns that leave some of these numbers out, by their paths. A gap is ``centered`` if it is 0 at
     tokens that became neither likelier nor rarer, and a ratio if it is 1 there. ``constant`` ones have no gradient. Two
-    with the same ``origin`` are computed alike, from the same numbers. Of ``bounds``, a lower and an upper one, numbers
-    that are held from one side have one. A gap, a ratio or a weight has a policy ``above`` and one ``below``, as their
-    columns are called; old log-probs have one ``above``. Distributions and their entropies are certainly ``of_tokens``
-    if logits are, whose ``maker`` is what the body calls for them. The first of ``dims``, None if unknown, are the rows
-    of a batch, and the next tokens; a single number has 0.
+    with the same ``origin`` are computed alike, from the same numbers; a gap ``of_itself`` is that of two such, one of
+    them without a gradient. What is ``shifted`` may have been divided, or have a number added to it. Of ``bounds``, a
+    lower and an upper one, numbers that are held from one side have one. A gap, a ratio or a weight has a policy
+    ``above`` and one ``below``, as their columns are called; old log-probs have one ``above``. Distributions and their
+    entropies are certainly ``of_tokens`` if logits are, whose ``maker`` is what the body calls for them. The first of
+    ``dims``, None if unknown, are the rows of a batch, and the next tokens; a single number has 0.
     """
 
     kind: QuantityKind
@@ -107,6 +108,8 @@ class Quantity:
     maker: str = field(default="", compare=False)
     dims: int | None = field(default=None, compare=False)
     bounds: tuple[ClipBound | None, ClipBound | None] = field(default=(None, None), compare=False)
+    of_itself: bool = field(default=False, compare=False)
+    shifted: bool = field(default=False, compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
     def times(self, sign: int) -> Quantity:
@@ -115,7 +118,11 @@ class Quantity:
 
     def off_center(self) -> Quantity:
         """These numbers where something was added to them."""
-        return replace(self, centered=False, bounds=(None, None))
+        return replace(self.moved(), centered=False, bounds=(None, None))
+
+    def moved(self) -> Quantity:
+        """These numbers, or others of the same signs: log-probs and ratios are no longer themselves."""
+        return replace(self, of_itself=False, shifted=True) if self.kind in ("gap", "log_prob", "ratio") else self
 
     def between(self, above: str, below: str) -> Quantity:
         """These numbers, as those of two policies."""
@@ -269,6 +276,9 @@ def product(left: PolicyValue, right: PolicyValue) -> PolicyValue:
             upside_down = b.upside_down or (b.kind == "gap" and b.sign < 0)
             surrogate = replace(b, kind="surrogate", sign=a.sign * b.sign, base="", upside_down=upside_down)
             return replace(surrogate, of_rows=a.of_rows).masked(*a.masks)
+        if is_gain and (b.kind == "old" or (b.kind == "ratio" and b.constant)):  # of columns, or detached
+            sign = a.sign if b.kind == "ratio" else 0
+            return Quantity("surrogate", sign, constant=True, masks=a.masks | b.masks)
         is_to_reference = b.base == "reference" and not b.upside_down and not b.constant
         if a.kind == "advantage" and b.kind == "ratio" and is_to_reference:
             return Quantity("reference_surrogate", a.sign * b.sign, clipped=b.clipped, masks=a.masks | b.masks)
@@ -320,18 +330,23 @@ def quotient(value: PolicyValue, divisor: Quantity | None) -> PolicyValue:
     'tokens'
     """
     if divisor is None:
-        return of_each(value, lambda q: replace(q, divisor="", centered=q.centered and q.kind == "gap"))
+        return of_each(value, lambda q: replace(q.moved(), divisor="", centered=q.centered and q.kind == "gap"))
     result = product(value, replace(divisor, masks=frozenset(), above=divisor.below, below=divisor.above))
+    if divisor.statistic and isinstance(result, Quantity) and isinstance(value, Quantity):
+        result = replace(result, shifted=value.shifted)
     counts_tokens = divisor.statistic and divisor.masks
     return of_each(result, lambda quantity: replace(quantity, divisor="tokens")) if counts_tokens else result
 
 
 def added(left: PolicyValue, right: PolicyValue) -> PolicyValue:
     """A sum: a gap of log-probs, an estimate of a KL, or a sum of terms."""
-    if not isinstance(left, Quantity) or not isinstance(right, Quantity):
-        return total(left, right)
-    first, second = _of_numbers(left, right), _of_log_probs(left, right) or _of_log_probs(right, left)
-    return first or second or (None if left.kind == right.kind == "advantage" else total(left, right))
+    summed: PolicyValue = None
+    if isinstance(left, Quantity) and isinstance(right, Quantity):
+        gap = _of_log_probs(left, right) or _of_log_probs(right, left)
+        summed = _of_numbers(left, right)
+        if gap is not None or (summed is None and left.kind == right.kind == "advantage"):
+            return summed or gap
+    return of_each(summed or total(left, right), Quantity.moved)
 
 
 def _of_numbers(left: Quantity, right: Quantity) -> Quantity | None:
@@ -378,7 +393,7 @@ def exponential(source: Quantity, *, centered: bool = True) -> Quantity | None:
                 return replace(source, kind="ratio", sign=1, centered=is_centered)
             return replace(source, kind="ratio", upside_down=source.sign < 0, centered=is_centered)
         case "log_prob" if source.sign > 0:
-            return replace(source, kind="ratio")
+            return replace(source, kind="ratio", above=ALONE)
         case "distribution":
             return replace(source, kind="chances")
         case "number" | "advantage" | "old" | "reference":

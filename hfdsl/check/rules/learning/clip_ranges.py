@@ -60,7 +60,7 @@ def _clips(program: Program, node: Node) -> Iterator[RatioClip]:
     """The clips of a call that are certainly not around 1."""
     update = interpreted_update(program, node)
     if update is not None and update.clips:
-        values = _known_numbers(program, node, {name for clip in update.clips for name in _names(clip)})
+        values = known_numbers(program, node, {name for clip in update.clips for name in _names(clip)})
         yield from (clip for clip in update.clips if _is_off_center(clip, values))
     for surrogate in interpreted_surrogates(node):
         values = {f"self.{name}": number for name, number in surrogate.numbers.items()}
@@ -72,7 +72,7 @@ def _names(clip: RatioClip) -> set[str]:
     return {name for bound in (clip.low, clip.high) for name, _ in bound.number.factors}
 
 
-def _known_numbers(program: Program, node: Node, names: Iterable[str]) -> Mapping[str, float]:
+def known_numbers(program: Program, node: Node, names: Iterable[str]) -> Mapping[str, float]:
     """The numbers with these names that a call passes, or that its role or a configuration of it is placed with."""
     place = program.placement(node)
     arguments = None if place is None else (place.args, place.kwargs)

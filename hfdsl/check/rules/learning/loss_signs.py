@@ -118,7 +118,7 @@ def _mistakes(losses: Iterable[PolicyValue], found: Collected) -> Iterator[SignM
     if constant and not surrogates:
         yield SignMistake(
             "HF946",
-            "multiplies its advantages by a ratio without a gradient: nothing is learned from them",
+            "multiplies its advantages by log-probs or a ratio without a gradient: nothing is learned from them",
             constant[0].place,
             "the surrogate in the loss",
             "the log-probs above in the ratio are those with a gradient, or the ratio is a weight of such log-probs",

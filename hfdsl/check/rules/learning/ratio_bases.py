@@ -6,6 +6,10 @@ A worked example, of an update on tokens that the policy has sampled, with their
     loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()       HF366: clipped around a reference
     old, now = self.log_probs(ids), self.log_probs(ids)
     loss = -((now - old).exp() * gain).mean()                                  HF366: 1, whose gradient is 0
+    loss = -torch.min(now.exp() * gain, now.exp().clamp(0.8, 1.2) * gain)      HF366: probabilities, and no ratio
+    for _ in range(4):
+        now = self.log_probs(ids)
+        self.step(-((now - now.detach()).exp() * gain).mean())                 HF366: 1 in every step
 
     weight = (experience.rollout_log_probs.tensor - experience.log_probs.tensor).exp()
     ratio = (now - experience.log_probs.tensor).exp()
@@ -14,13 +18,14 @@ A worked example, of an update on tokens that the policy has sampled, with their
 A ratio to a reference is near 1 only if the policy has learned nothing. The rule reports it where the record has the
 log-probs of sampling, or where the role has sampled the tokens itself: those of a data set may be the reference's. A
 weight from the one to the other makes the ratio right, too, as does a reference that follows the policy. A ratio of
-log-probs to themselves has a gradient only if one of them has none.
+log-probs to themselves has a gradient only if one of them has none, and is right for a single step alone. Probabilities
+may be meant, unless they are called a ratio or are clipped above 1.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from hfdsl.check.bodies.interpretation import ports_of
@@ -30,11 +35,13 @@ from hfdsl.check.dependences import sampling_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.collected import Collected, OwnRatio, WeightedRatio
 from hfdsl.check.losses.names import LOG_PROB, OTHERS, PROXIMAL, REFERENCE, SAMPLED
-from hfdsl.check.losses.terms import NOW, OWN, terms_of
+from hfdsl.check.losses.terms import ALONE, NOW, OWN, is_surrogate, terms_of
 from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.check.rules.learning.clip_ranges import known_numbers
+from hfdsl.check.rules.learning.ratios import Makers
 from hfdsl.check.sources import source_text
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref
@@ -56,6 +63,8 @@ def ratios_are_to_samplers(context: Context) -> Iterator[Finding]:
             continue
         own = update.own_ratios if not update.by_name else []  # what is known by name may have no gradient
         findings = [_to_itself(context, node, ratio) for ratio in own]
+        findings += [_of_probabilities(node, place) for place in _probabilities(update)]
+        findings += _always_one(context, node, update)
         findings += [_weighted(node, ratio, reason) for ratio in update.weighted_ratios if (reason := _mistaken(ratio))]
         if _is_to_a_reference(update) and (reason := _sampled_otherwise(program, node)):
             findings += [_to_a_reference(node, place, reason) for place in update.reference_clips]
@@ -75,6 +84,58 @@ def _to_itself(context: Context, node: Node, ratio: OwnRatio) -> Finding:
     )
     edits = _detached(context.program, node, ratio.base)
     return with_suggestions(context, finding, edits, "detach them, or take those of sampling", most=1)
+
+
+def _probabilities(update: Collected) -> Sequence[Span]:
+    """The place of the first probabilities that are taken for ratios, if a loss has a surrogate by any."""
+    surrogates = [term for loss in update.losses for term in terms_of(loss) if is_surrogate(term)]
+    is_learned = any(term.above == ALONE and not term.shifted for term in surrogates)
+    return sorted(update.probabilities, key=_lines)[:1] if is_learned and not update.by_name else ()
+
+
+def _lines(place: Span) -> tuple[str, int, int]:
+    return place.file, place.line, place.column
+
+
+def _of_probabilities(node: Node, place: Span) -> Finding:
+    return Finding(
+        "HF366",
+        f"'{node.label}' takes the probabilities of tokens for a ratio: nothing divides them by those that the tokens "
+        "were sampled with",
+        Label(place, "at most 1, and below it from the start"),
+        (Label(node.span, "called here"),),
+        notes=("the ratio is (log_probs - old_log_probs).exp()",),
+    )
+
+
+def _always_one(context: Context, node: Node, update: Collected) -> Iterator[Finding]:
+    """The ratios of log-probs to themselves by which a policy certainly learns several times from the same rows."""
+    learns = any(is_surrogate(term) for loss in update.losses for term in terms_of(loss))
+    ratios = update.ratios_of_one if learns else []
+    names = {name for ratio in ratios if ratio.times is not None for name, _ in ratio.times.factors}
+    values = known_numbers(context.program, node, names) if ratios else {}
+    earlier = _earlier(context, node) if ratios else None
+    for place, times in ratios:
+        count = 1.0 if times is None else times.given(values).offset * (not times.given(values).factors)
+        if count < 2 and earlier is None:
+            continue
+        learned = f"learns {count:g} times from the same rows" if count >= 2 else "learns from the same rows again"
+        others = [Label(earlier.span, "learns first")] if earlier is not None and earlier.span != node.span else []
+        yield Finding(
+            "HF366",
+            f"'{node.label}' {learned}, by a ratio of log-probs to themselves: it is always 1, so that nothing "
+            "corrects for the steps before, and no clip acts",
+            Label(place, "1 in every step"),
+            (Label(node.span, "called here"), *others),
+            notes=("divide by the log-probs of sampling, or by some that are computed before the first step",),
+        )
+
+
+def _earlier(context: Context, node: Node) -> Node | None:
+    """An earlier call by which the same role learns from the same rows."""
+    makers = Makers(context)
+    updates = (update for update, _ in makers.updates if update.role == node.role and update.id < node.id)
+    return next((update for update in updates if makers.reads_rows_of(node, update)), None)
 
 
 def _detached(program: Program, node: Node, place: Span) -> Iterator[Suggestion]:
