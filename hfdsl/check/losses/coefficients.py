@@ -125,7 +125,8 @@ def _sets_a_negative(function: ReadFunction, known: Mapping[str, object]) -> boo
             case ast.Assign([ast.Attribute(_, name)], value) | ast.AnnAssign(
                 ast.Attribute(_, name), _, ast.expr() as value
             ):
-                values += [(name, value)] if name not in known else []
+                is_module = isinstance(value, ast.Call) and function.path(value.func).startswith("torch.nn.")
+                values += [(name, value)] if name not in known and not is_module else []
             case ast.Return(ast.expr() as value) if "property" in map(last_name, function.definition.decorator_list):
                 values.append((function.definition.name, value))
     return any(COEFFICIENT.fullmatch(name) and _may_be_negative(name, value, negative) for name, value in values)

@@ -63,7 +63,7 @@ def less_itself(node: ast.expr) -> bool:
     return False
 
 
-def exponent(operation: Operation[PolicyValue]) -> int:
+def exponent(operation: Operation[Any]) -> int:
     """The exponent of a power; that of a square for other functions, and 1 if it is not known."""
     if operation.function != "pow":
         return 2

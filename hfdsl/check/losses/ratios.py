@@ -52,11 +52,11 @@ def _collect_lone_ratio(operation: Operation[PolicyValue], result: PolicyValue, 
     is_of_gap = isinstance(source, Quantity) and source.kind == "gap" and source.of_itself
     if is_of_gap and has_kind(result, "ratio") and not is_first_pass:
         times = None if epochs is None else epochs.times
-        frame.found.ratios_of_one.append(RatioOfOne(frame.place(operation.node), times))
+        frame.collected.ratios_of_one.append(RatioOfOne(frame.place(operation.node), times))
     if has_kind(result, "surrogate") and any("ratio" in name for name in _names_of_factors(operation.node)):
         for factor in (operation.source, *operation.others):
             if isinstance(factor, Quantity) and (factor.kind, factor.above) == ("ratio", ALONE):
-                frame.found.probabilities.extend([] if factor.clipped or factor.shifted else [factor.place])
+                frame.collected.probabilities.extend([] if factor.clipped or factor.shifted else [factor.place])
 
 
 def _names_of_factors(node: ast.expr) -> Iterator[str]:

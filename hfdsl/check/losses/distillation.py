@@ -1,0 +1,224 @@
+"""Interpretation of a body in terms of a distillation loss: does it fall as a student becomes like its teacher?
+
+Whatever is called a teacher is one: a column, or a model. A worked example, of a record with ``teacher_logits``::
+
+    student = self.model(batch.ids.tensor).logits                   numbers of the student
+    teacher = batch.teacher_logits.tensor                           numbers of the teacher
+    loss = -F.kl_div(student.log_softmax(-1), teacher.softmax(-1))  a divergence of sign -1
+    loss.backward()                                                 a loss, which falls as the two grow apart
+
+``divergences.py`` says what operations make of such numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, Final, NamedTuple, Self
+
+from hfdsl.check.bodies.flow import FlowInterpretation
+from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
+from hfdsl.check.bodies.names import last_name, value_of
+from hfdsl.check.bodies.objects import KnownObject
+from hfdsl.check.losses import divergences
+from hfdsl.check.losses.divergences import DistillationValue, ModelNumbers, TeacherDivergence, TeacherGap
+from hfdsl.check.losses.gradients import OPTIONS
+from hfdsl.check.losses.names import COEFFICIENT, LOG_PROB, OTHERS
+from hfdsl.check.losses.sides import words_of
+from hfdsl.check.losses.slopes import COUNT, Model, Number, number
+from hfdsl.check.losses.terms import Dictionary, Several
+from hfdsl.check.sources import Function, span_of
+from hfdsl.graph.samples import is_float_column
+from hfdsl.graph.signatures import PortType, StaticType
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.columns import ColumnSpec
+
+TEACHER: Final = "teacher"
+"""The word for a model that a student is to become like."""
+
+OTHER_WORDS: Final = frozenset(
+    {"critic", "discriminator", "ema", "frozen", "old", "ref", "reference", "reward", "value"}
+)
+"""The words for models that are neither the student nor its teacher."""
+
+KL_WORDS: Final = frozenset({"kl", "kld", "kldiv"})
+"""The words for an object that gives a KL, such as ``nn.KLDivLoss()``."""
+
+FORMULAS: Final = frozenset({"masked", "masked_mean", "masked_sum"})
+"""Formulas of hfdsl that take some of their numbers, their mean, or their sum."""
+
+
+class MinimizedDivergence(NamedTuple):
+    """A value that gradients are taken of, with its place."""
+
+    value: DistillationValue
+    place: Span
+
+
+class DistillationInterpretation(FlowInterpretation[DistillationValue]):
+    """The interpretation of a body in terms of a distillation loss; ``numbers`` are those of attributes of the role."""
+
+    numbers: Mapping[str, float]
+    trusts_coefficients: bool = True
+
+    def begin(self) -> None:
+        """Begin without losses."""
+        self.minimized, self.numbers = list[MinimizedDivergence](), {}
+        self.file = definition_span(self.body).file
+        self.names |= {name: COUNT for name, kind in self.ports.items() if isinstance(kind, StaticType)}
+
+    # -- functions
+
+    def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
+        """The interpretation of a function that the body calls, which collects into the same list."""
+        inner = super().inner(body, definition, ports)
+        inner.minimized, inner.numbers = self.minimized, self.numbers
+        inner.trusts_coefficients = self.trusts_coefficients
+        return inner
+
+    def enter(self, owner: KnownObject, name: str) -> None:
+        """Begin a method of an object, which has other attributes than the role."""
+        super().enter(owner, name)
+        self.names[name] = Model(frozenset(words_of(owner.path)))
+        if owner.path != "self":
+            self.numbers = {}
+
+    # -- values
+
+    def joined(self, left: DistillationValue, right: DistillationValue) -> DistillationValue:
+        """One of two values."""
+        return divergences.either(left, right)
+
+    def detached(self, value: DistillationValue) -> DistillationValue:
+        """A value without its gradient."""
+        return divergences.constant(value)
+
+    def several(self, values: Sequence[DistillationValue]) -> DistillationValue:
+        """A tuple of values."""
+        return Several(tuple(values))
+
+    def table(self, entries: Mapping[str, DistillationValue]) -> DistillationValue:
+        """A dictionary of values."""
+        return Dictionary(dict(entries))
+
+    def entries(self, value: DistillationValue) -> Mapping[str, DistillationValue] | None:
+        """The values of a dictionary by key."""
+        return value.entries if isinstance(value, Dictionary) else None
+
+    def of_part(self, value: DistillationValue, position: int) -> DistillationValue:
+        """The value at a position of a tuple."""
+        if isinstance(value, Several):
+            part: DistillationValue = value.values[position] if position < len(value.values) else None
+            return part
+        return value if isinstance(value, ModelNumbers) else None
+
+    def of_column(self, spec: ColumnSpec, path: str) -> DistillationValue:
+        """The numbers of a column: a teacher's, old log-probs of the student, or numbers that are at least 0."""
+        name = path.rpartition(".")[2]
+        if not is_float_column(spec):
+            return COUNT
+        is_of_teacher, picked = TEACHER in words_of(path), len(spec.dims) < 3
+        if LOG_PROB.fullmatch(name):
+            if is_of_teacher or not OTHERS.fullmatch(path.replace("old", "")):
+                return ModelNumbers("teacher" if is_of_teacher else "student", "log_probs", picked, constant=True)
+            return None
+        if not is_of_teacher:
+            return None
+        return ModelNumbers("teacher", "probs" if "prob" in name else "any", picked, constant=True)
+
+    def value(self, node: ast.expr) -> DistillationValue:
+        """The value of an expression: also a literal number, or a constant of the module."""
+        match node:
+            case ast.Constant(int() | float() as literal):
+                return number(literal)
+            case ast.Name(name) if name not in self.names and not self.scope.sets(name):
+                known = value_of(self.body, name)
+                return number(known) if isinstance(known, (int, float)) else None
+            case ast.Attribute(owner, name) if name != "tensor":
+                return self.attribute(node, owner, name)
+        return super().value(node)
+
+    def attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> DistillationValue:
+        """An attribute: a number of the role, a model that it keeps, or a part of what a model gives."""
+        if name in self.numbers and last_name(owner) == "self":
+            return number(self.numbers[name])
+        source = self.value(owner)
+        if isinstance(source, Model):
+            if COEFFICIENT.fullmatch(name):
+                return COUNT if self.trusts_coefficients or "temperature" in name else Number()
+            return Model(source.words.union(words_of(name)))
+        if isinstance(source, ModelNumbers) or source is None:
+            return source
+        return self.of_operation(Operation(name, node, source, is_method=True))
+
+    # -- operations
+
+    def of_operation(self, operation: Operation[DistillationValue]) -> DistillationValue:
+        """The result of an operation, also of a model that cannot be read."""
+        function, source, others = operation.function, operation.source, operation.others
+        if function in ("backward", "grad"):
+            self.minimized.append(MinimizedDivergence(_minimized(operation), self.place(operation.node)))
+            return None
+        if function in ("detach", "item", "tolist"):
+            return self.detached(source)
+        if isinstance(source, Model) and isinstance(operation.node, ast.Call) and operation.is_method:
+            if function == "scale" and others:
+                return others[0]
+            return self.of_model(source.words.union(words_of(function)), function, others, operation.node)
+        if isinstance(source, Model) and function == SUBSCRIPT:  # of a table, such as an embedding
+            return self.of_model(source.words, "", others, operation.node)
+        return divergences.operation_result(operation, self.place(operation.node))
+
+    def of_model(
+        self, words: frozenset[str], function: str, given: Sequence[DistillationValue], call: ast.expr
+    ) -> DistillationValue:
+        """The output of a model, or of a method that cannot be read, by its name."""
+        if divergences.of_both(given):
+            return None if KL_WORDS.isdisjoint(words) else TeacherDivergence(frozenset({1}), self.place(call))
+        is_plain = not any(isinstance(value, (TeacherDivergence, TeacherGap, ModelNumbers)) for value in given)
+        if not is_plain or not words.isdisjoint(OTHER_WORDS):
+            return None
+        is_picked = LOG_PROB.fullmatch(function) is not None
+        side: divergences.DistillationSide = "teacher" if TEACHER in words else "student"
+        return ModelNumbers(side, "log_probs" if is_picked else "any", is_picked)
+
+    def place(self, node: ast.expr) -> Span:
+        """Where an expression is written."""
+        return span_of(self.file, node)
+
+    # -- calls
+
+    def call(self, call: ast.Call) -> DistillationValue:
+        """The result of a call: also of a model under a name, and of a distribution."""
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        match call.func:
+            case ast.Name(name) if isinstance(model := self.names.get(name), Model):
+                return self.of_model(model.words, "", [self.value(argument) for argument in given], call)
+            case ast.Name("Categorical") | ast.Attribute(_, "Categorical") if given:
+                return self.value(given[0])
+            case ast.Name("kl_divergence") if len(given) == 2:
+                return divergences.divergence(self.value(given[0]), self.value(given[1]), self.place(call))
+        return super().call(call)
+
+    def of_call(
+        self,
+        call: ast.Call,
+        function: FunctionType,
+        positional: Sequence[DistillationValue],
+        named: Mapping[str, DistillationValue],
+    ) -> DistillationValue:
+        """The result of a user's function, or of a formula that masks numbers, or takes their mean."""
+        if not (function.__module__ or "").startswith("hfdsl."):
+            return super().of_call(call, function, positional, named)
+        return next(iter(positional), None) if function.__name__ in FORMULAS else None
+
+
+def _minimized(operation: Operation[DistillationValue]) -> DistillationValue:
+    """The value that gradients are taken of, as they are: ``loss.backward()``, ``accelerator.backward(loss)``."""
+    source, positional, others = operation.source, operation.positional, operation.others
+    if not operation.named.keys() <= OPTIONS:
+        return None
+    if isinstance(source, (Model, type(None))):
+        return others[0] if len(positional) == 1 else None
+    return None if positional and operation.function == "backward" else source
