@@ -24,12 +24,13 @@ class Policy(Descending):
         import torch
 
         mask, gain = rollout.response_mask.tensor, advantages.advantages.tensor
+        metrics = list[LearnerMetrics]()
         for _ in range(3):
             now = self.chosen(rollout.ids.tensor)
             ratio = (now - now.detach()).exp()  # <- HF366
             losses = torch.maximum(-ratio * gain, -ratio.clamp(0.8, 1.2) * gain)
-            metrics = self.descend((losses * mask).sum() / mask.sum())
-        return metrics
+            metrics.append(self.descend((losses * mask).sum() / mask.sum()))
+        return metrics[-1]
 
 
 @hf.dataflow

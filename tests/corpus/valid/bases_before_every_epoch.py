@@ -25,12 +25,13 @@ class Policy(Descending):
 
         mask, gain = rollout.response_mask.tensor, advantages.advantages.tensor
         old = self.chosen(rollout.ids.tensor).detach()
+        metrics = list[LearnerMetrics]()
         for _ in range(3):
             now = self.chosen(rollout.ids.tensor)
             ratio = (now - old).exp()
             losses = torch.maximum(-ratio * gain, -ratio.clamp(0.8, 1.2) * gain)
-            metrics = self.descend((losses * mask).sum() / mask.sum())
-        return metrics
+            metrics.append(self.descend((losses * mask).sum() / mask.sum()))
+        return metrics[-1]
 
 
 @hf.dataflow
