@@ -91,10 +91,6 @@ class Best(hf.Batch):
     best: i64[Div[B, Literal[4]], T]
 
 
-class BestScores(hf.Batch):
-    best: f32[Div[B, Literal[4]]]
-
-
 class Actor(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     def generate(self, prompts: Prompts, greedy: bool = False) -> Rollout: ...

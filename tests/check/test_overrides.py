@@ -84,7 +84,8 @@ class Abstract(Actor):
 
 
 @pytest.mark.parametrize(
-    "placed", [Actor, Wider, Unregistered, UnregisteredWider, UnregisteredVariadic, Unannotated, Uncalled, Abstract]
+    "placed",
+    [Actor, Wider, Finer, Unregistered, UnregisteredWider, UnregisteredVariadic, Unannotated, Uncalled, Abstract],
 )
 def test_an_override_that_accepts_and_returns_as_much_is_silent(placed: Any) -> None:
     assert report(placed).codes == ()

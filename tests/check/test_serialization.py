@@ -222,10 +222,6 @@ def names_the_lock() -> object:
     return LOCK
 
 
-def names_an_attribute_of_that_name(config: Any) -> object:
-    return config.LOCK
-
-
 def made_here() -> tuple[type, Callable[[], object], Callable[[Any], object]]:
     class Role(hf.Worker):
         def work(self) -> object:

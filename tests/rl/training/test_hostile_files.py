@@ -31,7 +31,7 @@ from hfdsl.runtime.queues.decision_log import DecisionLog
 from hfdsl.runtime.saving.driver import read_manifest
 from hfdsl.runtime.saving.recording import HEADER, read_header
 from hfdsl.runtime.saving.sealed_json import digest, sealed
-from hfdsl.runtime.saving.state_files import flatten_state, load_worker, read_file, unflatten_state, write
+from hfdsl.runtime.saving.state_files import flatten_state, load_worker, write
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.target import discovered_files
 from hfdsl.tools.training import Finder
@@ -57,10 +57,6 @@ def read_rows(file: Path) -> None:
 def read_checkpoint(file: Path) -> None:
     (file.parent / "state.json").write_text(sealed({}))
     checkpoints.read(file.parent, INPUTS)
-
-
-def read_state(file: Path) -> None:
-    unflatten_state(read_file(file))
 
 
 VALID_CONFIG = b"""
