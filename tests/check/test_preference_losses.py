@@ -115,6 +115,22 @@ RIGHT = {
         "logps = (picked - logits[:, :-1].logsumexp(-1)).sum(-1)\n"
         "loss = -F.logsigmoid(logps[: len(logps) // 2] - logps[len(logps) // 2 :]).mean()"
     ),
+    "a cross entropy of both scores": BOTH
+    + "scores = torch.stack([chosen, rejected], dim=1)\n"
+    + "loss = F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long))",
+    "a cross entropy of scaled scores": BOTH
+    + "scores = self.beta * torch.stack((rejected - ref_rejected, chosen - ref_chosen), -1)\n"
+    + "labels = torch.ones(scores.shape[0]).long()\nloss = F.cross_entropy(scores, labels)",
+    "a cross entropy of joined scores": BOTH
+    + "scores = torch.cat([chosen[:, None], rejected[:, None]], dim=1)\n"
+    + "loss = F.cross_entropy(scores / 0.5, torch.full((len(scores),), 0))",
+    "chances of both": BOTH + "loss = -torch.stack([chosen, rejected], dim=-1).log_softmax(dim=-1)[:, 0].mean()",
+    "chances of both, by their logs": BOTH
+    + "loss = -torch.stack([chosen, rejected], dim=1).softmax(-1).log()[..., 0].mean()",
+    "each score by itself": BOTH
+    + "scores = torch.cat([chosen - ref_chosen, rejected - ref_rejected])\n"
+    + "labels = torch.cat([torch.ones_like(chosen), torch.zeros_like(rejected)])\n"
+    + "loss = F.binary_cross_entropy_with_logits(scores, labels)",
 }
 WRONG = {
     "DPO swapped": BOTH + "loss = -F.logsigmoid(self.beta * other).mean()",
@@ -182,6 +198,22 @@ WRONG = {
         "logps = (picked - logits[:, :-1].logsumexp(-1)).sum(-1)\n"
         "loss = -F.logsigmoid(logps[len(logps) // 2 :] - logps[: len(logps) // 2]).mean()"
     ),
+    "a cross entropy of both scores": BOTH
+    + "scores = torch.stack([chosen, rejected], dim=1)\n"
+    + "loss = F.cross_entropy(scores, torch.ones(len(scores), dtype=torch.long))",
+    "a cross entropy of scaled scores": BOTH
+    + "scores = self.beta * torch.stack((chosen - ref_chosen, rejected - ref_rejected), -1)\n"
+    + "labels = torch.ones(scores.shape[0]).long()\nloss = F.cross_entropy(scores, labels)",
+    "a cross entropy of joined scores": BOTH
+    + "scores = torch.cat([chosen[:, None], rejected[:, None]], dim=1)\n"
+    + "loss = F.cross_entropy(scores / 0.5, torch.full((len(scores),), 1))",
+    "chances of both": BOTH + "loss = -torch.stack([chosen, rejected], dim=-1).log_softmax(dim=-1)[:, 1].mean()",
+    "chances of both, by their logs": BOTH
+    + "loss = -torch.stack([chosen, rejected], dim=1).softmax(-1).log()[..., 1].mean()",
+    "each score by itself": BOTH
+    + "scores = torch.cat([chosen - ref_chosen, rejected - ref_rejected])\n"
+    + "labels = torch.cat([torch.zeros_like(chosen), torch.ones_like(rejected)])\n"
+    + "loss = F.binary_cross_entropy_with_logits(scores, labels)",
     "in parts": (
         "self.optimizer.zero_grad()\n"
         "for first, second in zip(chosen_ids.split(2), rejected_ids.split(2)):\n"

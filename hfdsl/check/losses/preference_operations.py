@@ -22,7 +22,17 @@ from hfdsl.check.losses import slopes
 from hfdsl.check.losses.functions import is_hardly_negative
 from hfdsl.check.losses.names import LOG_PROB
 from hfdsl.check.losses.sides import words_of
-from hfdsl.check.losses.slopes import COUNT, Given, Halves, Model, Number, PreferenceValue, ResponseOutput, Slope
+from hfdsl.check.losses.slopes import (
+    COUNT,
+    Given,
+    Halves,
+    Model,
+    Number,
+    PairScores,
+    PreferenceValue,
+    ResponseOutput,
+    Slope,
+)
 from hfdsl.check.losses.terms import Several
 from hfdsl.check.syntax_trees import index_parts
 from hfdsl.graph.spans import Span
@@ -64,7 +74,7 @@ LOGARITHMS: Final = functions("log log10 log1p log2")
 DISTRIBUTIONS: Final = functions("gather log_softmax take_along_dim")
 """Functions that make log-probs of logits."""
 
-COMPARISONS: Final = functions("eq ge gt isfinite le logical_and logical_not logical_or lt ne")
+COMPARISONS: Final = functions("bitwise_not eq ge gt isfinite le logical_and logical_not logical_or lt ne")
 """Functions that give 1 or 0."""
 
 POSITIVE: Final = functions("abs exp norm relu sigmoid softmax softplus sqrt square std var") | COMPARISONS
@@ -154,11 +164,21 @@ def joined_rows(call: ast.Call, parts: Sequence[PreferenceValue]) -> PreferenceV
     """Tensors after one another: the rows of two, or the tokens of several."""
     dim = next((keyword.value for keyword in call.keywords if keyword.arg == "dim"), None)
     dim = call.args[1] if len(call.args) > 1 else dim
+    if dim is not None and ast.unparse(dim) in ("1", "-1") and any(isinstance(part, Slope) for part in parts):
+        return beside(parts)
     if dim is not None and ast.unparse(dim) != "0":
         side = sides_of_values(parts)
         return Given(side) if side is not None and all(isinstance(part, Given) for part in parts) else None
     is_flat = not any(isinstance(part, (Halves, Several)) or part is None for part in parts)
     return Halves(*parts) if len(parts) == 2 and is_flat else None
+
+
+def beside(parts: Sequence[PreferenceValue]) -> PreferenceValue:
+    """The scores of two responses beside each other; None of anything else."""
+    match parts:
+        case [Slope() as first, Slope() as second]:
+            return PairScores(first, second)
+    return None
 
 
 def halves_of(
@@ -171,6 +191,8 @@ def halves_of(
     written = [ast.unparse(node) for node in (*operation.positional, *operation.named.values())]
     if isinstance(source, Halves):
         match function, operation.positional:
+            case "getitem", [index] if isinstance(operation.others[0], Halves):
+                return _chosen(source, operation.others[0])
             case "getitem", [index]:
                 parts = index_parts(index) or [index]
                 half = _half(source, parts[0])
@@ -186,9 +208,17 @@ def halves_of(
         result(replace(operation, source=_part(source, at), others=[_part(v, at) for v in operation.others]))
         for at in (0, 1)
     )
-    if function in REDUCTIONS and (not written or written == ["0"]):
+    is_mean = function in LOSSES and "'none'" not in written
+    if is_mean or (function in REDUCTIONS and (not written or written == ["0"])):
         return slopes.total(first, second, place)
     return None if first is None and second is None else Halves(first, second)
+
+
+def _chosen(halves: Halves, test: Halves) -> PreferenceValue:
+    """The half that a test of rows, such as whether their responses are good, takes; None if it may take others."""
+    first, second = (side.value if isinstance(side, Number) else None for side in test)
+    chosen: PreferenceValue = halves[second == 1] if {first, second} == {0, 1} else None
+    return chosen
 
 
 def _part(value: PreferenceValue, at: int) -> PreferenceValue:
@@ -226,10 +256,13 @@ def operation_result(operation: Operation[PreferenceValue], place: Span) -> Pref
     function, source = operation.function, operation.source
     other = operation.others[0] if operation.others else None
     values = (source, *operation.others)
-    if function in METADATA or (function in COMPARISONS and source is not None):
+    if function in METADATA:
         return COUNT
+    if function in COMPARISONS and source is not None:
+        return slopes.compared(function, source, other)
     if function == "where" and len(operation.others) == 2:
-        return slopes.either(*operation.others)
+        truth = source.value if isinstance(source, Number) else None
+        return operation.others[truth == 0] if truth in (0, 1) else slopes.either(*operation.others)
     match source:
         case Given() if not any(isinstance(value, (Slope, ResponseOutput)) for value in values):
             side = sides_of_values(values)
@@ -261,7 +294,7 @@ def _as_number(value: PreferenceValue) -> PreferenceValue:
 
 def _of_number(function: str, source: Number, values: Sequence[PreferenceValue]) -> PreferenceValue:
     """The result of a function of numbers that no score changes."""
-    if function in SAME:
+    if function in SAME | {"bool", "int", "long"}:
         return source
     if function in REDUCTIONS or (function in DISTRIBUTIONS and source.is_base):
         return replace(source, value=None)

@@ -31,8 +31,10 @@ from hfdsl.check.bodies.row_tensors import METADATA
 from hfdsl.check.losses import slopes
 from hfdsl.check.losses.gradients import OPTIONS
 from hfdsl.check.losses.names import COEFFICIENT, LOG_PROB
+from hfdsl.check.losses.pair_scores import pair_result, stacked_scores
 from hfdsl.check.losses.preference_operations import (
     FORMULAS,
+    PRODUCTS,
     REFERENCE_WORDS,
     SCORES,
     called_score,
@@ -43,9 +45,20 @@ from hfdsl.check.losses.preference_operations import (
     sides_of_values,
 )
 from hfdsl.check.losses.sides import words_of
-from hfdsl.check.losses.slopes import COUNT, Given, Halves, Model, Number, PreferenceValue, ResponseOutput, Slope
+from hfdsl.check.losses.slopes import (
+    COUNT,
+    Given,
+    Halves,
+    Model,
+    Number,
+    PairScores,
+    PreferenceValue,
+    ResponseOutput,
+    Slope,
+)
 from hfdsl.check.losses.terms import Dictionary, Several
 from hfdsl.check.sources import Function, span_of
+from hfdsl.check.syntax_trees import index_parts
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.graph.spans import Span, definition_span
@@ -69,21 +82,23 @@ class Minimized(NamedTuple):
 class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
     """The interpretation of a body in terms of a preference loss.
 
-    ``sides`` are those of columns, by name. ``numbers`` are those of attributes of the role, and without them, a
-    coefficient is positive where ``trusts_coefficients``. Of a role that ``learns_scores``, whatever its model gives is
-    a score.
+    ``sides`` are those of columns, by name; ``desirable`` is the name of one that tells good responses. ``numbers`` are
+    those of attributes of the role, and without them, a coefficient is positive where ``trusts_coefficients``. Of a
+    role that ``learns_scores``, whatever its model gives is a score.
     """
 
     sides: Mapping[str, int]
     numbers: Mapping[str, float]
     trusts_coefficients: bool
     learns_scores: bool
+    desirable: str
 
     def begin(self) -> None:
         """Begin without losses."""
         self.minimized = list[Minimized]()
         self.file = definition_span(self.body).file
         self.sides, self.numbers, self.trusts_coefficients, self.learns_scores = {}, {}, True, False
+        self.desirable = ""
 
     def know(
         self, sides: Mapping[str, int], numbers: Mapping[str, float], *, trusts_coefficients: bool, learns_scores: bool
@@ -103,6 +118,7 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
         inner = super().inner(body, definition, ports)
         inner.minimized, inner.sides, inner.numbers = self.minimized, self.sides, self.numbers
         inner.trusts_coefficients, inner.learns_scores = self.trusts_coefficients, self.learns_scores
+        inner.desirable = self.desirable
         return inner
 
     def enter(self, owner: KnownObject, name: str) -> None:
@@ -131,6 +147,8 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
                 return Number(is_base=True)
             case Halves(first, second):
                 return Halves(self.detached(first), self.detached(second))
+            case PairScores():
+                return None
             case Several(values):
                 return Several(tuple(map(self.detached, values)))
             case Dictionary(entries):
@@ -166,11 +184,16 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
         """The numbers of a column: tokens of a response, or numbers that no score changes."""
         root, _, name = path.partition(".")
         owner = self.names.get(root)
+        if self.desirable and (name or root) == self.desirable:
+            return Halves(slopes.number(1), slopes.number(0))
         if issubclass(spec.dtype, Bool) or COUNTED.fullmatch(name or root):
             return COUNT
         if is_float_column(spec):
-            is_reference = not REFERENCE_WORDS.isdisjoint(words_of(path)) or LOG_PROB.fullmatch(name or root)
+            last = (name or root).removesuffix("_w").removesuffix("_l")
+            is_reference = not REFERENCE_WORDS.isdisjoint(words_of(path)) or LOG_PROB.fullmatch(last)
             return Number(is_base=bool(is_reference))
+        if self.desirable:
+            return Halves(Given(1), Given(-1))  # as if the rows with good responses were the first ones
         return owner if isinstance(owner, Given) and owner.side else Given(self.sides.get(name or root, 0))
 
     def set(self, target: ast.expr, value: PreferenceValue) -> None:
@@ -224,6 +247,12 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
             return None
         if function in ("detach", "item", "tolist"):
             return self.detached(source)
+        if isinstance(source, PairScores):
+            return pair_result(operation, source, self.place(operation.node))
+        if len(others) == 1 and isinstance(others[0], PairScores) and function in PRODUCTS:
+            return pair_result(replace(operation, others=[source]), others[0], self.place(operation.node))
+        if self.desirable and isinstance(source, Halves) and _may_cut(operation):
+            return None
         if any(isinstance(value, Halves) for value in (source, *others)):
             return halves_of(operation, self.of_operation, self.place(operation.node))
         if isinstance(source, Model) and isinstance(operation.node, ast.Call) and operation.is_method:
@@ -261,8 +290,8 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
                 return self._of_model(model.words, arguments)
             case ast.Attribute(_, "cat" | "concat" | "concatenate"), [ast.List(parts) | ast.Tuple(parts), *_]:
                 return joined_rows(call, [self.value(part) for part in parts])
-            case ast.Attribute(_, "stack"), [ast.List() | ast.Tuple(), *_]:
-                return None
+            case ast.Attribute(_, "stack"), [ast.List(parts) | ast.Tuple(parts), *_]:
+                return stacked_scores(call, [self.value(part) for part in parts])
             case ast.Name("len"), _:
                 return COUNT
             case ast.Attribute(_, "tensor" | "as_tensor"), [numbers]:
@@ -298,6 +327,16 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
             return super().of_call(call, function, positional, named)
         first = next(iter(positional), None)
         return first if function.__name__ in FORMULAS and isinstance(first, (Slope, Number)) else None
+
+
+def _may_cut(operation: Operation[PreferenceValue]) -> bool:
+    """Whether an operation may take rows by their places, which are no halves where labels tell good responses."""
+    if operation.function in ("chunk", "split", "tensor_split"):
+        return True
+    if operation.function != SUBSCRIPT:
+        return False
+    first = (index_parts(operation.positional[0]) or operation.positional)[0]
+    return isinstance(first, ast.Slice) and ast.unparse(first) != ":"
 
 
 def _is_smoothing(name: str, number: float = 0.0) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from hfdsl.check.bodies.known_values import computed
 from hfdsl.check.losses.terms import Dictionary, Several
 from hfdsl.graph.spans import NOWHERE, Span
 
@@ -128,7 +129,17 @@ class Halves(NamedTuple):
     second: Any
 
 
-PreferenceValue: TypeAlias = Slope | Number | Given | Model | ResponseOutput | Halves | Several | Dictionary | None
+class PairScores(NamedTuple):
+    """Scores of two responses beside each other, or their chances of being the better one, or the logs of these."""
+
+    first: Any
+    second: Any
+    form: Literal["scores", "chances", "logs"] = "scores"
+
+
+PreferenceValue: TypeAlias = (
+    Slope | Number | Given | Model | ResponseOutput | Halves | PairScores | Several | Dictionary | None
+)
 """The abstract value of an expression; None if unknown."""
 
 COUNT: Final = Number(1)
@@ -215,6 +226,21 @@ def quotient(left: PreferenceValue, divisor: Number) -> PreferenceValue:
     if divisor.value == 0:
         return None
     return product(left, Number(divisor.sign, None if divisor.value is None else 1 / divisor.value))
+
+
+def compared(function: str, left: PreferenceValue, right: PreferenceValue) -> Number:
+    """The result of a comparison, which is a known one if the numbers are.
+
+    >>> compared("bitwise_not", number(1), None).value
+    0.0
+    """
+    if isinstance(left, Number) and left.value in (0, 1):
+        if function in ("bitwise_not", "logical_not"):
+            return number(1 - left.value)
+        if function in ("eq", "ge", "gt", "le", "lt", "ne") and isinstance(right, Number):
+            known = computed(function, left.value, right.value)
+            return COUNT if known is None else number(known.value)
+    return COUNT
 
 
 def _scaled(trend: int | None, sign: int) -> int | None:

@@ -7,8 +7,9 @@ Four losses, of a record with ``chosen_ids`` and ``rejected_ids``, of which thre
     loss = F.logsigmoid(beta * (chosen - rejected)).mean()          HF368: without the minus
     loss = F.relu(1 + chosen - rejected).mean()                     HF368: grows with the preferred score
 
-``losses/preferences.py`` says what rises with which score. Names alone say what is preferred. So the rule is silent
-where code speaks of anything that is reversed, and where another role learns from the same pairs, as an opponent may.
+``losses/preferences.py`` says what rises with which score. Names alone say what is preferred; of single responses, as
+of KTO, a column of truth values with such a name says which are good. So the rule is silent where code speaks of
+anything that is reversed, and where another role learns from the same pairs, as an opponent may.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hfdsl.check.dependences import trains, update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.preference_operations import COST_WORDS, SCORE_WORDS
 from hfdsl.check.losses.preferences import PreferenceInterpretation
-from hfdsl.check.losses.sides import sides_of, words_of
+from hfdsl.check.losses.sides import desirable_of, sides_of, words_of
 from hfdsl.check.losses.slopes import Number, Slope
 from hfdsl.check.losses.updates import Minimizer, minimizer
 from hfdsl.check.program import Program, signature_of
@@ -57,7 +58,7 @@ def losses_prefer_the_preferred(context: Context) -> Iterator[Finding]:
     program, reported = context.program, set[Span]()
     for node in filter(trains, program.graph.calls) if not program.graph.misuses else ():
         signature = signature_of(node)
-        if signature is None or signature.is_ready_made or not sides_of(signature):
+        if signature is None or signature.is_ready_made or not (sides_of(signature) or desirable_of(signature)):
             continue
         update = minimizer(program, node)
         place = None if update is None else program.placement(node)
@@ -82,8 +83,8 @@ def _is_opponent(program: Program, node: Node) -> bool:
 def _pairs(program: Program, node: Node) -> set[Operand]:
     """The columns of pairs that an update reads."""
     signature = signature_of(node)
-    sides = {} if signature is None else sides_of(signature)
-    columns = program.origins.columns(node.id) if sides else ()
+    sides = {} if signature is None else {**sides_of(signature), desirable_of(signature): 0}
+    columns = program.origins.columns(node.id) if signature is not None else ()
     named = [column.ref for column in columns if column.port in sides or column.name in sides]
     return {stored_column(program.graph, ref) for ref in named}
 
@@ -104,6 +105,7 @@ def _swapped_pair(update: Minimizer, numbers: tuple[tuple[str, float], ...]) -> 
         trusts_coefficients=not update.has_negative_numbers,
         learns_scores=not SCORE_WORDS.isdisjoint(words_of(update.role.__name__)),
     )
+    body.desirable = desirable_of(update.signature)
     body.names |= {name: Number(getattr(value, "sign", 0)) for name, value in update.numbers}
     if not body.completed().is_whole:
         return None
@@ -119,17 +121,22 @@ def _swapped_pair(update: Minimizer, numbers: tuple[tuple[str, float], ...]) -> 
 
 
 def _finding(context: Context, node: Node, pair: SwappedPair) -> Finding:
+    signature = signature_of(node)
+    label = "" if signature is None else desirable_of(signature)
+    effect, what = "the margin of the preferred response over the rejected one", "the loss of a pair"
+    if label:
+        effect, what = f"the scores of responses that '{label}' says are good, over the others", "the loss"
     finding = Finding(
         "HF368",
-        f"'{node.label}' minimizes a loss that grows with the margin of the preferred response over the rejected "
-        "one: it learns to prefer what was rejected",
-        Label(pair.place, "the loss of a pair"),
+        f"'{node.label}' minimizes a loss that grows with {effect}: it learns to prefer what was rejected",
+        Label(pair.place, what),
         (Label(node.span, "called here"),),
     )
     if pair.loss.curve < 0:
         advice = "an optimizer minimizes: negate it"
     else:
         advice = "subtract the score of the rejected response from that of the preferred one"
+        advice = "exchange the losses of good responses and of the others" if label else advice
     return with_suggestions(context, finding, _edits(context.program, node, pair.loss), advice, most=1)
 
 

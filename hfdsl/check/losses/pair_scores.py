@@ -1,0 +1,62 @@
+"""Scores of both responses of a pair beside each other, as a loss of two classes takes them.
+
+A worked example::
+
+    scores = torch.stack([chosen, rejected], dim=1)                         scores beside each other
+    F.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long))     as -F.logsigmoid(chosen - rejected)
+    scores.log_softmax(-1)[:, 1]                                            as F.logsigmoid(rejected - chosen)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
+from hfdsl.check.losses import slopes
+from hfdsl.check.losses.preference_operations import DIVISIONS, PRODUCTS, beside, operation_result
+from hfdsl.check.losses.slopes import Number, PairScores, PreferenceValue, Slope
+from hfdsl.graph.spans import Span
+
+COLUMNS: Final = {":, 0": 0, "(:, 0)": 0, "(..., 0)": 0, ":, 1": 1, "(:, 1)": 1, "(..., 1)": 1}
+"""By index the response that it takes of all pairs."""
+
+
+def stacked_scores(call: ast.Call, parts: Sequence[PreferenceValue]) -> PreferenceValue:
+    """Tensors in a new dim: the scores of both responses of each pair, if it is the last one."""
+    dim = next((keyword.value for keyword in call.keywords if keyword.arg == "dim"), None)
+    dim = call.args[1] if len(call.args) > 1 else dim
+    return beside(parts) if dim is not None and ast.unparse(dim) in ("1", "-1") else None
+
+
+def pair_result(operation: Operation[PreferenceValue], pair: PairScores, place: Span) -> PreferenceValue:
+    """The result of an operation on the scores of both responses, or on the chances that either is the better one."""
+    function, form = operation.function, pair.form
+    other = operation.others[0] if operation.others else None
+    match function, form:
+        case ("cross_entropy", "scores") | ("nll_loss", "logs"):
+            return slopes.opposite(_better(pair, other, place))
+        case (("log_softmax" | "softmax"), "scores"):
+            return pair._replace(form="logs" if function == "log_softmax" else "chances")
+        case "log", "chances":
+            return pair._replace(form="logs")
+    if function == SUBSCRIPT:
+        label = COLUMNS.get(ast.unparse(operation.positional[0]))
+        if label is None or form == "chances":
+            return None
+        scores: PreferenceValue = (pair.first, pair.second)[label]
+        return scores if form == "scores" else _better(pair, slopes.number(label), place)
+    if function in PRODUCTS | DIVISIONS and form == "scores":
+        return beside([operation_result(replace(operation, source=part), place) for part in (pair.first, pair.second)])
+    return pair if function in ("contiguous", "double", "float", "to") else None
+
+
+def _better(pair: PairScores, label: PreferenceValue, place: Span) -> PreferenceValue:
+    """The log of the chance that the response with a label is the better one."""
+    if not isinstance(label, Number) or label.value not in (0, 1):
+        return None
+    above, below = (pair.second, pair.first) if label.value else (pair.first, pair.second)
+    gap = slopes.total(above, slopes.opposite(below), place)
+    return gap.through(-1, -1, place) if isinstance(gap, Slope) else None
