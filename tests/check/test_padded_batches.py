@@ -35,9 +35,12 @@ def standardized(x, mask=None):
     spread = (((x - mean) ** 2 * mask).sum() / mask.sum()).sqrt()
     return (x - mean) / (spread + 1e-8) * mask
 
+class Config:
+    whiten, eps = True, 1e-8
+
 class Policy(hf.Worker):
     def __init__(self, whiten: bool = True, pads: bool = True) -> None:
-        self.whiten, self.pads = whiten, pads
+        self.whiten, self.pads, self.config = whiten, pads, Config()
         torch.manual_seed(1)
         self.model = torch.nn.Embedding(8, 8)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -81,6 +84,10 @@ UNMASKED = {
     "in steps": SPLIT
     + "    g = gain[rows]\n    mean, std = g.mean(), g.std()\n    g = (g - mean) / (std + 1e-8)"
     + TAKE,
+    "both at once": SPLIT
+    + "    g = gain[rows]\n    std, mean = torch.std_mean(g)\n    g = (g - mean) / (std + 1e-8)"
+    + TAKE,
+    "a variance": SPLIT + "    g = gain[rows]\n    g = g / torch.sqrt(g.var() + 1e-8)" + TAKE,
     "in place": SPLIT + "    g = gain[rows]\n    g -= g.mean()\n    g /= g.std() + 1e-8" + TAKE,
     "selected rows": SPLIT + "    g = gain.index_select(0, rows)\n" + WHITENED + TAKE,
     "of each response": SPLIT + "    g = gain[rows]\n    g = g - g.mean(-1, keepdim=True)" + TAKE,
@@ -106,6 +113,10 @@ UNMASKED = {
     + WHITENED
     + TAKE,
     "an option": SPLIT + "    g = gain[rows]\n    if self.whiten and len(rows) > 1:\n    " + WHITENED + TAKE,
+    "an option of a configuration": "config = self.config\n"
+    + SPLIT
+    + "    g = gain[rows]\n    if config.whiten:\n        g = (g - g.mean()) / (g.std() + config.eps)"
+    + TAKE,
     "an option, in an expression": SPLIT + "    g = gain[rows]\n    g = g - g.mean() if self.whiten else g" + TAKE,
     "a function": SPLIT + "    g = standardized(gain[rows])" + TAKE,
     "behind an end": SPLIT + "    if len(rows) < 2:\n        continue\n    g = gain[rows]\n" + WHITENED + TAKE,
@@ -167,6 +178,18 @@ MAY_BE_FULL = {
     + TAKE,
     "behind a mini-batch with padding": SPLIT
     + "    g = gain[rows]\n    if not mask[rows].all():\n        continue\n"
+    + WHITENED
+    + TAKE,
+    "an option of padding, of a configuration": "config = self.config\n"
+    + SPLIT
+    + "    g = gain[rows]\n    if not config.is_padded:\n    "
+    + WHITENED
+    + TAKE,
+    "an option of padding, by name": "plain = not self.pads\nflag = self.pads\n"
+    + SPLIT
+    + "    g = gain[rows]\n    if not flag:\n    "
+    + WHITENED
+    + "\n    if plain:\n    "
     + WHITENED
     + TAKE,
     "an option of padding": SPLIT + "    g = gain[rows]\n    if not self.pads:\n    " + WHITENED + TAKE,

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self
 from hfdsl.check.bodies.calls import bound_arguments, call_name
 from hfdsl.check.bodies.flow import ENDS, IN_PLACE, FlowInterpretation
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
+from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.padded_columns import (
     columns_with_width,
     has_width,
@@ -99,7 +100,7 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
 
     def begin(self) -> None:
         """Begin without mistakes, and with numbers of the caller."""
-        self.mistakes, self.is_behind_end = list[Mistake](), False
+        self.mistakes, self.is_behind_end, self.options = list[Mistake](), False, set[str]()
         self.names |= {name: 1.0 for name, kind in self.ports.items() if isinstance(kind, StaticType)}
 
     def know(self, signature: Signature, repeated: AbstractSet[str], padded: AbstractSet[Size], *, parts: bool) -> Self:
@@ -132,6 +133,8 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
                 self.check_returned(self.signature, columns)
         super().run(statement)
         match statement:
+            case ast.Assign([ast.Name(name)], ast.Attribute(ast.Name("self"), option)) if not OF_PADDING.search(option):
+                self.options.add(name)  # such as a configuration
             case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method))) if method.endswith("_"):
                 self.names[name] = self.names.get(name) if method in IN_PLACE else None
 
@@ -145,10 +148,9 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
 
     def is_of_any_rows(self, test: ast.expr) -> bool:
         """Whether a test is of options and the number of rows alone, and not of whether there is padding."""
-        names = [node.id for node in nodes_of(test) if isinstance(node, ast.Name)]
-        are_options = all(
-            name in ("len", "self") or isinstance(self.names.get(name), (float, Indices)) for name in names
-        )
+        nodes = [*nodes_of(test)]
+        names = {node.id for node in nodes if isinstance(node, ast.Name)} - {"len", "self", *self.options}
+        are_options = all(isinstance(self.names.get(name), (float, Indices)) for name in names)
         return are_options and OF_PADDING.search(ast.unparse(test).lower()) is None
 
     def take_from(self, target: ast.expr, iterated: ast.expr) -> None:
@@ -195,7 +197,7 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
 
     def statistic(self, node: ast.expr, function: str, of_all: bool, zeroed: str = "") -> PaddedStatistic:
         """A mean or a spread that an expression computes."""
-        return PaddedStatistic(function == "std", of_all, ast.unparse(node), self.place(node), zeroed)
+        return PaddedStatistic(function != "mean", of_all, ast.unparse(node), self.place(node), zeroed)
 
     def set_part(self, value: TokenValue, part: TokenValue) -> TokenValue:
         """Tokens after a part of them has been set: perhaps those of a mask."""
@@ -270,7 +272,7 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
             if isinstance(source, PerResponse) and ast.unparse(operation.positional[0]) in (":, None", "(:, None)"):
                 return RepeatedTokens(source.column)
             return source if isinstance(source, PaddedStatistic) else None
-        if isinstance(source, PaddedStatistic) and function in FORMS | LOWER_BOUNDS:
+        if isinstance(source, PaddedStatistic) and function in {"sqrt", *FORMS, *LOWER_BOUNDS}:
             return source
         product = zeroed(source, operation.others[0]) if function in ("mul", "multiply") and operation.others else None
         if product is not None:
@@ -297,8 +299,9 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
                 effect = f"subtracts a mean over tokens and padding, '{ast.unparse(node)}'"
                 self.collect(Mistake(self.place(node), "a mean in which padding counts", effect, WITH_A_MASK))
             return left
-        if isinstance(left, PaddedStatistic) and isinstance(right, float) and function == "add":
-            return left
+        if isinstance(left, PaddedStatistic) and function == "add":
+            is_number = isinstance(node, ast.BinOp) and "eps" in last_name(node.right).lower()
+            return left if is_number or isinstance(right, float) else combined(left, right)
         return combined(left, right)
 
     def computed_of_zeroed(self, node: ast.expr, function: str, left: TokenValue, right: PaddedStatistic) -> TokenValue:
@@ -322,10 +325,12 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
                 return TokenTensor()
             case "cumsum" | "flip":
                 return TokenTensor(tokens.masked)
-            case "mean" | "std" as function if 1 in dims and (not tokens.masked or tokens.zeroed):
+            case "mean" | "std" | "std_mean" | "var" | "var_mean" as function if 1 in dims:
                 column = tokens.column if tokens.zeroed else ""
-                is_known = not tokens.zeroed or column
-                return self.statistic(operation.node, function, 0 in dims, column) if is_known else None
+                if tokens.masked if not tokens.zeroed else not column:
+                    return None
+                parts = [self.statistic(operation.node, part, 0 in dims, column) for part in function.split("_")]
+                return parts[0] if len(parts) == 1 else tuple(parts)
             case "sum" if dims == {1}:
                 return PerResponse(tokens.masked)
         return None
