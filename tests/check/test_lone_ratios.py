@@ -27,6 +27,10 @@ PROBABILITIES = {
     "in a function": "loss = clipped_loss(torch.exp(now), advantages).mean()",
     "an objective": "loss = -masked_average(objective(now.exp(), advantages), mask)",
     "of responses": "level = (now * mask).sum(-1) / mask.sum(-1)\nratio = level.exp()[:, None]" + CLIPPED,
+    "of chosen tokens": (
+        "probs = self.logits(experience).softmax(-1)\n"
+        "ratio = probs.gather(-1, experience.ids.tensor[..., None])[..., 0]" + CLIPPED
+    ),
     "with a KL": "ratio = now.exp()" + CLIPPED + " + 0.0 * ((ref - now).exp() - (ref - now) - 1).mean()",
 }
 RIGHT = {
@@ -38,6 +42,14 @@ RIGHT = {
     "a quotient, clipped": "ratio = now.exp() / old.exp()" + CLIPPED,
     "to what the check does not know": "before = torch.stack([old, old]).mean(0)\nratio = (now - before).exp()"
     + CLIPPED,
+    "a quotient of chosen tokens": (
+        "probs = F.softmax(self.logits(experience), -1)\n"
+        "ratio = probs.gather(-1, experience.ids.tensor[..., None])[..., 0] / old.exp()" + CLIPPED
+    ),
+    "logs of chosen tokens": (
+        "probs = F.softmax(self.logits(experience), -1).gather(-1, experience.ids.tensor[..., None])[..., 0]\n"
+        "ratio = (probs.log() - old).exp()" + CLIPPED
+    ),
     "in steps": "gap = now.clone()\ngap -= old\nratio = gap.exp()" + CLIPPED,
     "in place": "gap = now.clone()\ngap.sub_(old)\nratio = gap.exp()" + CLIPPED,
     "log-probs": "loss = -(now * advantages).mean()",

@@ -58,6 +58,10 @@ def _of_quantity(operation: Operation[PolicyValue], source: Quantity, frame: Cal
             return replace(source, kind="distribution")
         case "gather" | "take_along_dim", "distribution" | "logits":
             return Quantity("log_prob").masked(*masks_of_choice(operation))
+        case "gather" | "take_along_dim", "chances":
+            return Quantity("ratio", above=terms.ALONE).masked(*masks_of_choice(operation))
+        case "log", "ratio" if source.above == terms.ALONE and not source.shifted:
+            return replace(source, kind="log_prob", above="")
         case ("abs" | "square", "gap") | ("pow", "gap") if exponent(operation) % 2 == 0:
             return Quantity("kl", base=source.base, constant=source.constant, masks=source.masks)
     if function == SUBSCRIPT:
