@@ -12,6 +12,8 @@ from tests.check.loading import loaded
 
 LOG_PROBS = "s, t = student.log_softmax(-1), teacher.log_softmax(-1)\n"
 SOFT = "s, p = F.log_softmax(student / TAU, -1), F.softmax(teacher / TAU, -1)\n"
+CHANCES = "p, q = teacher.softmax(-1), student.softmax(-1)\n"
+TOP = "top = teacher.topk(4, -1)\nt = top.values.log_softmax(-1)\ns = student.gather(-1, top.indices).log_softmax(-1)\n"
 RIGHT = {
     "a KL of torch": SOFT + "loss = F.kl_div(s, p, reduction='batchmean') * TAU**2",
     "a KL of torch, of log-probs": LOG_PROBS + "loss = F.kl_div(s, t, reduction='batchmean', log_target=True)",
@@ -44,6 +46,21 @@ RIGHT = {
     "a ratio": "ratio = (now - old).exp()\nloss = -(ratio * (taught - old)).mean()",
     "an estimate of a KL": "gap = taught - now\nloss = (gap.exp() - gap - 1).mean()",
     "a square of sampled log-probs": "loss = 0.5 * (now - taught).pow(2).mean()",
+    "of the likeliest tokens": TOP + "loss = (t.exp() * (t - s)).sum(-1).mean()",
+    "a clipped ratio": (
+        "gain, ratio = taught - old, (now - old).exp()\n"
+        "loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()"
+    ),
+    "a cosine": "loss = 1 - F.cosine_similarity(student, teacher, dim=-1).mean()",
+    "a quotient of probabilities": CHANCES + "loss = (p * torch.log(p / q)).sum(-1).mean()",
+    "logs of probabilities": CHANCES + "loss = -(p * torch.log(q + 1e-8)).sum(-1).mean()",
+    "a mixture by hand": CHANCES
+    + "m = 0.5 * (p + q)\n"
+    + "loss = (p * (p.log() - m.log())).sum(-1).mean() + (q * (q.log() - m.log())).sum(-1).mean()",
+    "both parts of a gradient": "gap = now - taught\nloss = (gap.detach() * now + gap).mean()",
+    "normalized weights": (
+        "gain = (taught - now).detach()\ngain = (gain - gain.mean()) / (gain.std() + 1e-6)\nloss = -(gain * now).mean()"
+    ),
     "in mini-batches": (
         "for rows in torch.randperm(len(ids)).split(4):\n"
         "    s, t = self.logits(ids[rows]).log_softmax(-1), teacher[rows].log_softmax(-1)\n"
@@ -80,6 +97,14 @@ WRONG = {
     "a ratio": "ratio = (now - old).exp()\nloss = -(ratio * (old - taught)).mean()",
     "an estimate of a KL": "gap = taught - now\nloss = -(gap.exp() - gap - 1).mean()",
     "a square of sampled log-probs": "loss = -0.5 * (now - taught).pow(2).mean()",
+    "of the likeliest tokens": TOP + "loss = (t.exp() * (s - t)).sum(-1).mean()",
+    "a clipped ratio": (
+        "gain, ratio = old - taught, (now - old).exp()\n"
+        "loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()"
+    ),
+    "a cosine": "loss = 1 + F.cosine_similarity(student, teacher, dim=-1).mean()",
+    "a quotient of probabilities": CHANCES + "loss = (p * torch.log(q / p)).sum(-1).mean()",
+    "logs of probabilities": CHANCES + "loss = (p * torch.log(q + 1e-8)).sum(-1).mean()",
     "in mini-batches": (
         "for rows in torch.randperm(len(ids)).split(4):\n"
         "    s, t = self.logits(ids[rows]).log_softmax(-1), teacher[rows].log_softmax(-1)\n"

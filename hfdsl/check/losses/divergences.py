@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
 from hfdsl.check.bodies.row_tensors import FORMS, METADATA, VIEWS, functions
-from hfdsl.check.losses.functions import exponent, is_hardly_negative
+from hfdsl.check.losses.functions import LEAST, MOST, exponent, is_hardly_negative
 from hfdsl.check.losses.slopes import COUNT, Model, Number, number
 from hfdsl.check.losses.terms import Dictionary, Several
 from hfdsl.graph.spans import NOWHERE, Span
@@ -134,6 +134,10 @@ def operation_result(operation: Operation[DistillationValue], place: Span) -> Di
         return COUNT
     if function in DIVERGENCES | ERRORS:
         return divergence(source, other, place)
+    if function == "cosine_similarity":
+        return negative(divergence(source, other, place))
+    if function in LEAST | MOST and isinstance(source, TeacherDivergence):
+        return either(source, other) if isinstance(other, TeacherDivergence) else None
     if function == "cross_entropy" and isinstance(source, ModelNumbers) and isinstance(other, ModelNumbers):
         is_soft = other.form == "probs" and source.side == "student"
         return divergence(source, other, place) if is_soft else None
@@ -178,6 +182,8 @@ def divergence(left: DistillationValue, right: DistillationValue, place: Span) -
 def _of_output(function: str, output: ModelNumbers) -> DistillationValue:
     """The result of a function of what a model gives."""
     match function, output.form:
+        case "gather" | "take_along_dim" | "topk", "any":
+            return output  # of the likeliest tokens of either
         case "log_softmax", "any":
             return replace(output, form="log_probs")
         case "softmax", "any":
@@ -219,6 +225,8 @@ def total(left: Any, right: Any, place: Span) -> DistillationValue:
     """A sum: a gap of both models, a ratio's log, an estimate of a KL, or divergences."""
     for first, second in ((left, right), (right, left)):
         match first, second:
+            case ModelNumbers(form="probs"), Number(1):
+                return first  # held from 0
             case ModelNumbers(), NegativeNumbers(ModelNumbers() as below):
                 return _difference(first, below, place)
             case GapExponential(sign), TeacherGap() if second.sign == -sign:
