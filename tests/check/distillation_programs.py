@@ -84,7 +84,7 @@ class {role}(hf.Worker):
     def update(self, batch: Graded) -> None:
         ids, labels, mask = batch.ids.tensor, batch.labels.tensor, batch.mask.tensor
         student, teacher = self.logits(ids), batch.teacher_logits.tensor
-        now, old, taught = self.chosen(ids, labels), batch.log_probs.tensor, batch.teacher_log_probs.tensor
+        now, old, by_teacher = self.chosen(ids, labels), batch.log_probs.tensor, batch.teacher_log_probs.tensor
 {body}
 
 @hf.dataflow

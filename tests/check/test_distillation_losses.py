@@ -41,14 +41,16 @@ RIGHT = {
         "loss = F.kl_div(student.log_softmax(-1), theirs.softmax(-1), reduction='batchmean')"
     ),
     "a distribution": "loss = kl_divergence(Categorical(logits=student), Categorical(logits=teacher)).mean()",
-    "a policy gradient": "loss = -((taught - now).detach() * now).mean()",
-    "a policy gradient, turned twice": "cost = (now - taught).detach()\nloss = (cost * now * mask).sum() / mask.sum()",
-    "a ratio": "ratio = (now - old).exp()\nloss = -(ratio * (taught - old)).mean()",
-    "an estimate of a KL": "gap = taught - now\nloss = (gap.exp() - gap - 1).mean()",
-    "a square of sampled log-probs": "loss = 0.5 * (now - taught).pow(2).mean()",
+    "a policy gradient": "loss = -((by_teacher - now).detach() * now).mean()",
+    "a policy gradient, turned twice": (
+        "cost = (now - by_teacher).detach()\nloss = (cost * now * mask).sum() / mask.sum()"
+    ),
+    "a ratio": "ratio = (now - old).exp()\nloss = -(ratio * (by_teacher - old)).mean()",
+    "an estimate of a KL": "gap = by_teacher - now\nloss = (gap.exp() - gap - 1).mean()",
+    "a square of sampled log-probs": "loss = 0.5 * (now - by_teacher).pow(2).mean()",
     "of the likeliest tokens": TOP + "loss = (t.exp() * (t - s)).sum(-1).mean()",
     "a clipped ratio": (
-        "gain, ratio = taught - old, (now - old).exp()\n"
+        "gain, ratio = by_teacher - old, (now - old).exp()\n"
         "loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()"
     ),
     "a cosine": "loss = 1 - F.cosine_similarity(student, teacher, dim=-1).mean()",
@@ -57,9 +59,10 @@ RIGHT = {
     "a mixture by hand": CHANCES
     + "m = 0.5 * (p + q)\n"
     + "loss = (p * (p.log() - m.log())).sum(-1).mean() + (q * (q.log() - m.log())).sum(-1).mean()",
-    "both parts of a gradient": "gap = now - taught\nloss = (gap.detach() * now + gap).mean()",
+    "both parts of a gradient": "gap = now - by_teacher\nloss = (gap.detach() * now + gap).mean()",
     "normalized weights": (
-        "gain = (taught - now).detach()\ngain = (gain - gain.mean()) / (gain.std() + 1e-6)\nloss = -(gain * now).mean()"
+        "gain = (by_teacher - now).detach()\ngain = (gain - gain.mean()) / (gain.std() + 1e-6)\n"
+        "loss = -(gain * now).mean()"
     ),
     "in mini-batches": (
         "for rows in torch.randperm(len(ids)).split(4):\n"
@@ -92,14 +95,16 @@ WRONG = {
         "loss = -F.kl_div(student.log_softmax(-1), theirs.softmax(-1), reduction='batchmean')"
     ),
     "a distribution": "loss = -kl_divergence(Categorical(logits=student), Categorical(logits=teacher)).mean()",
-    "a policy gradient": "loss = ((taught - now).detach() * now).mean()",
-    "a policy gradient with a cost": "cost = (now - taught).detach()\nloss = -(cost * now * mask).sum() / mask.sum()",
-    "a ratio": "ratio = (now - old).exp()\nloss = -(ratio * (old - taught)).mean()",
-    "an estimate of a KL": "gap = taught - now\nloss = -(gap.exp() - gap - 1).mean()",
-    "a square of sampled log-probs": "loss = -0.5 * (now - taught).pow(2).mean()",
+    "a policy gradient": "loss = ((by_teacher - now).detach() * now).mean()",
+    "a policy gradient with a cost": (
+        "cost = (now - by_teacher).detach()\nloss = -(cost * now * mask).sum() / mask.sum()"
+    ),
+    "a ratio": "ratio = (now - old).exp()\nloss = -(ratio * (old - by_teacher)).mean()",
+    "an estimate of a KL": "gap = by_teacher - now\nloss = -(gap.exp() - gap - 1).mean()",
+    "a square of sampled log-probs": "loss = -0.5 * (now - by_teacher).pow(2).mean()",
     "of the likeliest tokens": TOP + "loss = (t.exp() * (s - t)).sum(-1).mean()",
     "a clipped ratio": (
-        "gain, ratio = old - taught, (now - old).exp()\n"
+        "gain, ratio = old - by_teacher, (now - old).exp()\n"
         "loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()"
     ),
     "a cosine": "loss = 1 + F.cosine_similarity(student, teacher, dim=-1).mean()",
@@ -117,9 +122,9 @@ OTHER = {
     "a KL of a student without a gradient": "s, t = student.detach().log_softmax(-1), teacher.log_softmax(-1)\n"
     "loss = (t.exp() * (s - t)).sum(-1).mean() - now.mean()",
     "an entropy of the student": LOG_PROBS + "loss = (s.exp() * s).sum(-1).mean()",
-    "tokens of the teacher": "loss = (taught - now).mean()",
+    "tokens of the teacher": "loss = (by_teacher - now).mean()",
     "a number that may be negative": LOG_PROBS + "loss = self.weigh(t, s) * F.kl_div(s, t, log_target=True)",
-    "by a gap of log-probs that has no gradient": "weight = (taught - old).exp()\nloss = -(weight * now).mean()",
+    "by a gap of log-probs that has no gradient": "weight = (by_teacher - old).exp()\nloss = -(weight * now).mean()",
     "an optimizer of the teacher": LOG_PROBS + "loss = -F.kl_div(s, t, log_target=True)\nself.teacher_optimizer.step()",
     "a teacher that is forced": "teacher_forced = self.logits(ids)\n"
     + LOG_PROBS
@@ -152,7 +157,7 @@ def test_nothing_is_said_of_what_may_be_meant(tmp_path: Path, name: str) -> None
 
 def test_log_probs_less_a_teachers_make_tokens_of_others_rarer(tmp_path: Path) -> None:
     """On samples of the student, this is 0 on average, as an estimate of a KL may be."""
-    module = program(tmp_path, "loss = (now - taught).mean()")
+    module = program(tmp_path, "loss = (now - by_teacher).mean()")
     assert approached(module) < 0
     assert codes(module) == ("HF353",)
     assert codes(module, "on_policy") == ()
