@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import combinations
 from typing import Any
@@ -373,8 +374,9 @@ def test_a_load_that_fails_on_one_rank_ends_the_run(layout: str) -> None:
     """Nobody samples from weights of two versions."""
     with launched("tensor", Mesh(tp=2), layout, Mesh(dp=2, tp=2), fails=1) as running:
         assert all(running.step())
-        with pytest.raises(RoleError, match="no memory"):
+        with pytest.raises(RoleError, match="no memory") as raised:
             running.step()
+        assert re.findall(r'File ".*/(\w+)\.py"', raised.value.message) == ["resharding_programs"]  # not of hfdsl
         with pytest.raises(HfError, match="HF808"):
             running.step()
         with pytest.raises(HfError, match="HF808"):

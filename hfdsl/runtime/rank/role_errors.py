@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 
 from hfdsl.errors import HfError, LostProcessError, RoleError, SyncError
 from hfdsl.graph.spans import traceback_span, until_user
@@ -12,6 +15,8 @@ from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """The codes that bodies of ready roles raise: their messages are complete without a traceback through hfdsl."""
+
+RUNTIME = f"{Path(__file__).parent.parent}{os.sep}"
 
 TYPED = (*(f"HF95{digit}" for digit in range(8)), "HF710", "HF715", "HF962", "HF963", "HF964")
 """The codes of engines, adapters and saved models, likewise complete; their errors have several types."""
@@ -41,15 +46,24 @@ def role_error(label: str, rank: int, step_number: int | None, error: BaseExcept
         return RoleError(error.code, f"'{label}' on rank {rank}{step}: {error.message}")
     if isinstance(error, HfError) and error.code in TYPED:
         return as_raised(RoleError(error.code, f"'{label}' on rank {rank}{step}: {error.message}"), error)
-    frame = first = error.__traceback__
-    while first and frame and frame.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:
-        frame = frame.tb_next  # the first frames are those of the runtime that called the role
+    frame = _from_role(error.__traceback__)
     if isinstance(error, HfError):
         frame = until_user(frame)  # the user's line is what to mend, not hfdsl's lines that check what it passes
     text = f"'{label}' raised on rank {rank}{step}: {described(error)}\n\n{trace_of(error, frame)}"
     raised = RoleError("HF806", text)
     # A stream is a generator, out of which Python lets no StopIteration.
     return raised if isinstance(error, (StopIteration, StopAsyncIteration)) else as_raised(raised, error)
+
+
+def _from_role(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without its first frames, those of the runtime that called the role."""
+    frame = first = trace
+    while first and frame and frame.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:
+        frame = frame.tb_next
+    user_frame = frame
+    while user_frame and user_frame.tb_frame.f_code.co_filename.startswith(RUNTIME):
+        user_frame = user_frame.tb_next
+    return user_frame or frame
 
 
 @contextmanager
