@@ -1,7 +1,11 @@
-"""Runs whose actor raises on both ranks, or dies: ``python -m tests.runtime.failing_programs drop refill dies``."""
+"""Runs whose actor raises on both ranks, exports a wrong weight, or dies.
+
+``python -m tests.runtime.failing_programs drop refill exports dies``
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,9 +18,10 @@ import ray
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.errors import RoleError
+from hfdsl.errors import RoleError, SyncError
 from hfdsl.protocols.queueing import Late
 from tests.runtime import in_flight_programs as p
+from tests.runtime import resharding_programs as sharded
 
 GRACE_SECONDS = 6.0
 """The time after which Ray has printed each error that nobody has looked at."""
@@ -65,6 +70,22 @@ def fail(late: Late) -> None:
         print(str(error).partition("\n")[0])
 
 
+def export() -> None:
+    """Print the first line of the error of a rank that exports a weight without values in the second step."""
+    engine, actor = pools()
+    mesh = hf.Mesh(tp=2)
+    places = hf.Deployment(
+        actor=hf.place(sharded.Unsendable, sharded.TENSOR, 0, "meta", pool=actor, mesh=mesh),
+        engine=hf.place(sharded.Engine, sharded.TENSOR, pool=engine, mesh=mesh),
+    )
+    with sharded.synced.compile(places).launch("ray", deadline=60) as running:
+        running.step()
+        try:
+            running.step()
+        except SyncError as error:
+            print(str(error).partition("\n")[0])
+
+
 def recover(folder: str) -> None:
     """Kill an engine, and print how often the run recovers: calls behind that of the engine fail with it."""
     engine, _ = pools()
@@ -87,8 +108,11 @@ def main() -> None:
         if argument == "dies":
             with TemporaryDirectory() as folder:
                 recover(folder)
+        elif argument == "exports":
+            export()
         else:
             fail(cast(Late, argument))
+    gc.collect()  # so that Ray learns that nobody holds these results
     time.sleep(GRACE_SECONDS)
 
 

@@ -250,6 +250,16 @@ def test_an_error_of_several_ranks_is_printed_once() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
+def test_an_export_that_fails_is_printed_once() -> None:
+    """The exchange behind it fails with it."""
+    program = [sys.executable, "-m", "tests.runtime.failing_programs", "exports"]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=800, check=True)
+    assert ended.stdout.count("HF773: 'actor.weights' returned 'qkv', a meta tensor") == 1
+    assert "Unhandled error" not in ended.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_calls_of_a_step_that_is_repeated_print_no_error() -> None:
     """All calls behind a lost process fail with it."""
     program = [sys.executable, "-m", "tests.runtime.failing_programs", "dies"]

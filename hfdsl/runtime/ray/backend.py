@@ -340,6 +340,8 @@ class RayBackend(RayGroups):
         if ray.is_initialized():
             for acknowledgment, payloads in self._pending.items():
                 acknowledgment.future().add_done_callback(partial(_handle_failure, payloads))
+            for sending in self._sends:
+                sending.future()
 
     def _forget_calls(self) -> None:
         self._ignore_failures()
