@@ -105,7 +105,12 @@ def _scheduled(
     pairs = list(sync.pairs(source, target)) if source is not None and target is not None else []
     if source is None or target is None or not pairs or overridden:
         return None
-    names = {loaded.name: exported.name for exported, loaded in pairs if exported.name != loaded.name}
+    names = {
+        loaded.name: stored
+        for exported, loaded in pairs
+        if (stored := source.stored_as(exported.name)) not in (loaded.name, target.stored_as(loaded.name))
+        or exported.name != loaded.name
+    }
     whole = Tied(Replicas(), names) if names else Replicas()
     source_mesh, target_mesh, ranks = sync.source.placement.mesh, sync.target.placement.mesh, export.ranks
     if len(ranks) != source_mesh.world_size:  # one rank has all of it

@@ -44,6 +44,19 @@ class Holding(Trainer):
         return self.table
 
 
+class Stating(Trainer):
+    """States both names."""
+
+    @staticmethod
+    def state_parameters(layout: Layout) -> dict[str, list[Parameter]]:
+        return {"policy": [EMBEDDING, HEAD]}
+
+
+class HoldingStated(Stating):
+    def held_weights(self, state: str) -> dict[str, torch.Tensor]:
+        return self.table
+
+
 class Alone(hf.Worker):
     """Exports on rank 0."""
 
@@ -165,8 +178,11 @@ def launched(
     [
         (synced, Trainer, TIED, hf.Mesh(dp=2)),
         (synced, Holding, TIED, hf.Mesh(dp=2)),
+        (synced, Stating, TIED, hf.Mesh(dp=2)),
+        (synced, HoldingStated, TIED, hf.Mesh(dp=2)),
         (of_one_rank, Alone, TIED, hf.Mesh(dp=2)),
         (synced, Trainer, Tied(Slices(0), NAMES), hf.Mesh(tp=2)),
+        (synced, HoldingStated, Tied(Slices(0), NAMES), hf.Mesh(tp=2)),
         (synced, Holding, Tied(Slices(0), NAMES), hf.Mesh(tp=2)),
         (synced, Trainer, ByName({"head.*": TIED}), hf.Mesh(dp=2)),
         (synced, Trainer, ByName({"head.*": Tied(Slices(0), NAMES), "*": Slices(0)}), hf.Mesh(tp=2)),
