@@ -38,6 +38,10 @@ class Owners:
         owners = self.nearest(holders, target)
         return owners[turn % len(owners)]
 
+    def distance(self, holders: tuple[int, ...], target: int) -> tuple[bool, int]:
+        """The distance from a target rank to the nearest of the holders."""
+        return min(self._distance(source, target) for source in holders)
+
     @cached_property
     def _coordinates(self) -> tuple[Coordinates, ...]:
         return tuple(map(self._mesh.coordinates, range(self._mesh.world_size)))

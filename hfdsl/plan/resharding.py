@@ -16,9 +16,10 @@ Each rank sends one piece of each weight. With a single engine the second weight
 turns, over the ranks that need a piece and then over the parameters that lie alike.
 
 The order of owners is: the rank itself, which sends nothing; ranks of the same host; ranks that differ from it on fewer
-axes of the mesh. So where both roles share processes, and the layout of the target makes larger parts of whole shards,
-each rank receives from its neighbors in the micro-data-parallel group, each of whom sends all that it holds to all
-others: an all-gather, of which ``gather_groups`` gives the groups.
+axes of the mesh. It applies to each element, also where ranks hold an element within different boxes. So where both
+roles share processes, and the layout of the target makes larger parts of whole shards, each rank receives from its
+neighbors in the micro-data-parallel group, each of whom sends all that it holds to all others: an all-gather, of which
+``gather_groups`` gives the groups.
 
 Every rank computes the same schedule by itself: it depends on nothing but its arguments. ``compile_schedule`` proves it
 (``protocols/resharding.py``) or raises.
@@ -368,7 +369,8 @@ def compile_schedule(
     ((32, 32), (64, 64))
     """
     all_parameters = tuple(parameters)
-    paths = routes(all_parameters, source_layout, source_mesh, target_layout, target_mesh, shared)
+    distance = Owners(source_mesh, shared or {}, hosts).distance
+    paths = routes(all_parameters, source_layout, source_mesh, target_layout, target_mesh, shared, distance)
     routed = {parameter.name for route in paths for parameter in route.parameters}
     schedule = Schedule(
         parameters=tuple(parameter for parameter in all_parameters if parameter.name in routed),

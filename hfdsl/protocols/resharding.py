@@ -15,8 +15,9 @@ rows in the end, and no row twice: what it held is a part of what it needs.
 
 The proof
 ---------
-``routes`` goes through the holdings of the source and gives each element that is still needed to the first holding
-that has it. ``flaws`` does not believe this. For the boxes N that a rank needs and the pieces P that it is assigned:
+``routes`` goes through the holdings of the source, the nearest first where they overlap, and gives each element that is
+still needed to the first holding that has it. ``flaws`` does not believe this. For the boxes N that a rank needs and
+the pieces P that it is assigned:
 
 - N without P is empty: every needed element arrives, from the rank itself or from another one.
 - The pieces have as many elements as N. They cover N, so they have at least |N| different elements, and no more in all:
@@ -33,7 +34,7 @@ proof of a route is that of all its parameters on all its ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
@@ -61,6 +62,9 @@ Side: TypeAlias = Literal["source", "target"]
 
 RankMap: TypeAlias = Mapping[int, int]
 """For target ranks in the process of a source rank, that rank."""
+
+RankDistance: TypeAlias = "Callable[[tuple[int, ...], int], tuple[int, ...]]"
+"""The distance from the nearest of some source ranks to a target rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +121,9 @@ def routes(
     target_layout: Layout,
     target_mesh: Mesh,
     shared: RankMap | None = None,
+    distance: RankDistance | None = None,
 ) -> tuple[Route, ...]:
-    """The routes of all parameters, tied ones once.
+    """The routes of all parameters, tied ones once; of holdings that overlap, the one at the least ``distance`` sends.
 
     Raises:
         ProtocolError: HF734 if a parameter cannot be cut as a layout says.
@@ -132,7 +137,7 @@ def routes(
     [((0,), [((2, 4),)]), ((1,), [((0, 2),)]), ((2,), [((6, 8),)]), ((3,), [((4, 6),)])]
     """
     groups = alike(parameters, source_layout, source_mesh, target_layout, target_mesh)
-    return routes_of(groups, source_layout, source_mesh, target_layout, target_mesh, shared)
+    return routes_of(groups, source_layout, source_mesh, target_layout, target_mesh, shared, distance)
 
 
 def routes_of(
@@ -142,6 +147,7 @@ def routes_of(
     target_layout: Layout,
     target_mesh: Mesh,
     shared: RankMap | None = None,
+    distance: RankDistance | None = None,
 ) -> tuple[Route, ...]:
     """The routes of parameters in the groups of ``alike``.
 
@@ -155,6 +161,7 @@ def routes_of(
             holdings(source_layout, group[0], source_mesh),
             holdings(target_layout, group[0], target_mesh),
             processes,
+            distance,
         )
         for group in groups
     )
@@ -197,6 +204,7 @@ def _route(
     sources: tuple[Holding, ...],
     targets: tuple[Holding, ...],
     processes: tuple[tuple[int, int], ...],
+    distance: RankDistance | None,
 ) -> Route:
     held = tuple(holding.boxes for holding in sources)
     covered = _assigned((whole(parameters[0].shape),), held)
@@ -207,9 +215,11 @@ def _route(
         pieces = _pieces(target.boxes, sources) if disjoint else ()
         for owner, ranks in groups:
             owned = None if owner is None else sources[owner]
-            if not disjoint:  # of elements in several holdings, a rank's own come first
-                pieces = _pieces(target.boxes, sources if owned is None else (owned, *sources))
-            needs.append(Need(ranks, target.boxes, pieces, owned))
+            if disjoint:
+                needs.append(Need(ranks, target.boxes, pieces, owned))
+                continue
+            for order, readers in _orders(ranks, owner, sources, distance):
+                needs.append(Need(readers, target.boxes, _pieces(target.boxes, order), owned))
     return Route(parameters, sources, tuple(needs))
 
 
@@ -229,6 +239,19 @@ def _owners(
             by_owner.setdefault(owner_of.get(rank), []).append(rank)
         groups.append(tuple((owner, tuple(ranks)) for owner, ranks in by_owner.items()))
     return tuple(groups)
+
+
+def _orders(
+    ranks: tuple[int, ...], owner: int | None, sources: tuple[Holding, ...], distance: RankDistance | None
+) -> Iterator[tuple[tuple[Holding, ...], tuple[int, ...]]]:
+    """The orders in which ranks look for an element in holdings, their own first and then the nearest."""
+    by_order: dict[tuple[int, ...], list[int]] = {}
+    for rank in ranks:
+        distances = [() if distance is None else distance(source.ranks, rank) for source in sources]
+        order = sorted(range(len(sources)), key=lambda number: (number != owner, distances[number]))
+        by_order.setdefault(tuple(order), []).append(rank)
+    for numbers, readers in by_order.items():
+        yield tuple(sources[number] for number in numbers), tuple(readers)
 
 
 def _pieces(boxes: tuple[Box, ...], sources: tuple[Holding, ...]) -> tuple[Piece, ...]:

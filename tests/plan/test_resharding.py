@@ -30,6 +30,7 @@ from hfdsl.protocols.resharding import Need, Piece, Route, flaws, routes
 from tests.protocols.layout_cases import Listed, layouts, meshes, parameters
 
 Element: TypeAlias = tuple[str, tuple[int, ...]]
+Hosts: TypeAlias = tuple[list[int] | None, list[int] | None]
 
 
 def elements(name: str, boxes: tuple[Box, ...]) -> set[Element]:
@@ -73,7 +74,7 @@ class Case:
         """Whether every element is on a rank of either side."""
         return self.on_all_ranks() == (self.whole, self.whole)
 
-    def schedule(self, bucket_bytes: int = 100) -> Schedule:
+    def schedule(self, bucket_bytes: int = 100, hosts: Hosts = (None, None)) -> Schedule:
         return compile_schedule(
             self.parameters,
             self.source,
@@ -82,7 +83,34 @@ class Case:
             self.target_mesh,
             self.shared,
             bucket_bytes=bucket_bytes,
+            hosts=hosts,
         )
+
+    def distance(self, source: int, target: int, hosts: Hosts) -> tuple[bool, int]:
+        """Whether hosts differ, and on how many axes the sender differs from the rank in the target's process."""
+        on_hosts, of_targets = hosts
+        remote = on_hosts is not None and of_targets is not None and on_hosts[source] != of_targets[target]
+        if target not in self.shared:
+            return remote, 0
+        sides = [self.source_mesh.coordinates(rank) for rank in (source, self.shared[target])]
+        return remote, sum(len({getattr(side, axis) for side in sides}) - 1 for axis in ("pp", "dp", "tp"))
+
+
+@given(st.data())
+def test_every_element_comes_from_the_nearest_rank_that_has_it(data: st.DataObject) -> None:
+    case = Case(data)
+    assume(case.complete())
+    sizes = case.source_mesh.world_size, case.target_mesh.world_size
+    on_hosts, of_targets = (data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)) for n in sizes)
+    hosts = on_hosts, on_hosts if case.shared else of_targets
+    holders: dict[Element, list[int]] = {}
+    for rank in range(case.source_mesh.world_size):
+        for element in held(case.source, case.parameters, case.source_mesh, rank):
+            holders.setdefault(element, []).append(rank)
+    for transfer in case.schedule(hosts=hosts).transfers:
+        distance = case.distance(transfer.source, transfer.target, hosts)
+        for element in elements(transfer.parameter.name, (transfer.box,)):
+            assert distance == min(case.distance(holder, transfer.target, hosts) for holder in holders[element])
 
 
 @given(st.data())
