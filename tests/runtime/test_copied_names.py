@@ -85,9 +85,12 @@ def test_what_a_sync_does_not_copy_is_not_compared(role: Any, actor: Any, engine
         ((), ((), ("scale",)), "'engine' holds 'scale' of 'policy', and 'actor' does not"),
     ],
 )
-def test_a_weight_that_nobody_states_and_one_side_lacks_is_reported(actor: Any, engine: Any, says: str) -> None:
+@pytest.mark.parametrize("role", [p.Engine, p.Holding])
+def test_a_weight_that_nobody_states_and_one_side_lacks_is_reported(
+    actor: Any, engine: Any, says: str, role: Any
+) -> None:
     """Perhaps it should be copied; others are compared."""
-    with running(p.synced, actor, engine) as run:
+    with running(p.synced, actor, engine, role) as run:
         run.step()
         says += "; 'engine' does not state the parameters that it loads"
         assert run.verify("policy").skipped == {SYNC: says}
@@ -96,11 +99,33 @@ def test_a_weight_that_nobody_states_and_one_side_lacks_is_reported(actor: Any, 
             run.verify("policy")
 
 
-def test_a_parameter_that_an_engine_states_and_lacks_is_a_mistake() -> None:
-    with running(p.synced, engine=(ALL, (), ("bias",))) as run:
+@pytest.mark.parametrize("role", [p.Engine, p.Holding])
+@pytest.mark.parametrize("loads", [("bias",), ()], ids=["one of two", "none"])
+def test_a_parameter_that_an_engine_states_and_lacks_is_a_mistake(role: Any, loads: tuple[str, ...]) -> None:
+    with running(p.synced, engine=(ALL, (), loads), role=role) as run:
         run.step()
         with pytest.raises(SyncError, match="'actor' holds 'embedding' of 'policy', and 'engine' does not"):
             run.verify("policy")
+
+
+class Renaming(p.Engine):
+    def state(self) -> dict[str, Any]:
+        return {f"model.{name}": weight for name, weight in self.table.items()}
+
+
+class Slicing(p.Engine):
+    def state(self) -> dict[str, Any]:
+        return {name: weight.chunk(2)[self.rank] for name, weight in self.table.items()}
+
+
+@pytest.mark.parametrize(("role", "own"), [(Renaming, "names"), (Slicing, "shapes")])
+def test_a_state_in_a_form_of_its_own_is_no_mistake(role: Any, own: str) -> None:
+    """Whatever the role states: its state is for checkpoints."""
+    says = f"the state() of 'engine' has other {own} than 'actor' exports, and it has no method held_weights(state)"
+    with running(p.synced, engine=(ALL,), role=role) as run:
+        run.step()
+        (reason,) = run.verify("policy").skipped.values()
+        assert reason.startswith(says)
 
 
 def test_buffers_that_a_sync_in_parts_does_not_send_are_not_compared() -> None:

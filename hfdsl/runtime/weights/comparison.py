@@ -45,10 +45,13 @@ def dtypes_of(ranks: Sequence[Digests]) -> dict[str, str]:
     return {digest.name: digest.dtype for digests in ranks for digest in digests}
 
 
-def same_names(source: Sequence[Digests], target: Sequence[Digests]) -> bool:
-    """Whether both sides hold weights with the same names and shapes."""
-    sides = [{name: extent(parts) for name, parts in _by_name(ranks).items()} for ranks in (source, target)]
-    return sides[0] == sides[1]
+def other_form(source: Sequence[Digests], target: Sequence[Digests], names: CopiedNames) -> str | None:
+    """Whether a copy has other names for all its weights, or other shapes; None if it can be compared by name."""
+    exported, held = _by_name(source), _by_name(target)
+    common = [name for name in names.compared(exported, held) if name in exported and name in held]
+    if held and not common:
+        return "names"
+    return "shapes" if any(extent(exported[name]) != extent(held[name]) for name in common) else None
 
 
 def compare(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hfdsl.errors import ResourceError
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime.weights.comparison import compare, dtypes_of, same_names
+from hfdsl.runtime.weights.comparison import compare, dtypes_of, other_form
 from hfdsl.runtime.weights.copied_names import copied_names
 from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, last_of_each_copy, states, syncs_of
 
@@ -188,9 +188,9 @@ def _verify_copy(
         exports = digests(sync, sync.source, history.dtypes[sync], exported=False)
         exported = [rank or () for rank in exports]
     names = copied_names(plans, sync)
+    if not hasattr(deployment[sync.target].role, "held_weights") and (own := other_form(exported, held, names)):
+        return f"the state() of '{sync.target}' has other {own} than '{sync.source}' exports, and it {lacks_method}"
     exported, held = names.relevant(exported, held)
-    if not hasattr(deployment[sync.target].role, "held_weights") and not same_names(exported, held):
-        return f"the state() of '{sync.target}' has other names than '{sync.source}' exports, and it {lacks_method}"
     meshes = {role: deployment[role].mesh for role in (sync.source, sync.target)}
     return compare(sync, exported, held, history.versions[sync], names, meshes)
 
