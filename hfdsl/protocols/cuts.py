@@ -253,8 +253,15 @@ class Slices(Cut):
             first = start + group * units // groups * width
             return first, first + width
         elements = f"{units} heads" if self.units is not None else f"{units} elements"
-        padded = f", with padding={self.padding}" if self.padding > 1 else ""
-        raise refused(parameter, f"{self._over(groups)} does not divide the {elements} along dim {self.dim}{padded}")
+        along = f"{self._over(groups)} does not divide the {elements} along dim {self.dim}"
+        raise refused(parameter, f"{along}{self._on_padding()}")
+
+    def _on_padding(self) -> str:
+        """The stated padding, or advice to state it where a dim may have some."""
+        if self.padding > 1:
+            return f", with padding={self.padding}"
+        is_plain = self.units is None and not self.blocks and self.interleaved is None
+        return "; set padding= if the dim is padded, like that of a vocabulary" if is_plain else ""
 
     def _over(self, count: int) -> str:
         return f"{self.axis if isinstance(self.axis, str) else '*'.join(self.axis)} = {count}"

@@ -168,6 +168,8 @@ def test_a_tied_parameter_lies_as_the_stored_one() -> None:
     [
         (Slices(0, units=8), (1024, 64), Mesh(tp=3), "tp = 3 does not divide the 8 heads along dim 0"),
         (Slices(1), (4, 10), Mesh(tp=4), "tp = 4 does not divide the 10 elements along dim 1"),
+        (Slices(0), (101, 8), Mesh(tp=2), "tp = 2 .*; set padding= if the dim is padded, like that of a vocabulary"),
+        (Slices(0, blocks=(5, 5)), (10,), Mesh(tp=2), "tp = 2 does not divide the 5 elements along dim 0$"),
         (Slices(0, padding=8), (50,), Mesh(tp=3), "tp = 3 does not divide the 56 elements along dim 0, with padding=8"),
         (Slices(2), (4, 4), Mesh(tp=2), r"Slices cuts dim 2, and its shape is \(4, 4\)"),
         (Slices(0, blocks=(4, 2)), (8,), Mesh(tp=2), r"blocks \(4, 2\) add up to 6, and dim 0 has 8"),
