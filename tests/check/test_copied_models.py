@@ -86,6 +86,13 @@ def test_what_is_not_stated_may_be_anything() -> None:
     [
         (ADAPTER, ADAPTER, {}, None),
         (ADAPTER, replace(ADAPTER, alpha=8), {}, "HF963: lora.alpha = 8 (4 in 'actor')"),
+        (
+            replace(ADAPTER, targets=("q_proj", "v_proj")),  # its v_proj would be left out of the copy
+            replace(ADAPTER, targets=("q_proj",)),
+            {},
+            "HF963: lora.targets = ['q_proj'] (['q_proj', 'v_proj'] in 'actor')",
+        ),
+        (replace(ADAPTER, targets=("q_proj", "v_proj")), replace(ADAPTER, targets=("v_proj", "q_proj")), {}, None),
         (ADAPTER, replace(ADAPTER, exports="merged"), {}, None),  # a sampler exports nothing
         (ADAPTER, ADAPTER, {"seed": 5}, "HF963: model.seed = 5 (0 in 'actor')"),
         (replace(ADAPTER, exports="merged"), None, {"seed": 5}, None),

@@ -63,16 +63,17 @@ def copied_settings(config: WithModel) -> dict[str, object]:
 
 
 def adapter_settings(config: WithModel) -> dict[str, object]:
-    """The settings that copies of an adapter share where it is sent alone: its factor, and the model below it.
+    """The settings that copies of an adapter share where it is sent alone: its factor and targets, and its model.
 
     >>> from hfdsl.rl.workers import GenerationConfig
     >>> from hfdsl.rl.workers.config import ModelConfig
     >>> from hfdsl.rl.workers.lora import Lora
     >>> adapter_settings(SamplerConfig(ModelConfig(path="base"), GenerationConfig(8), lora=Lora(alpha=8)))
-    {'lora.alpha': 8, 'model.path': 'base'}
+    {'lora.alpha': 8, 'lora.targets': 'all-linear', 'model.path': 'base'}
     """
     lora, model = getattr(config, "lora", None), config.model
     if lora is None or not (lora.exports == "adapter" or isinstance(config, SamplerConfig)):
         return {}
     base: dict[str, object] = {"model.path": model.path} if model.path is not None else {"model.seed": model.seed}
-    return {"lora.alpha": lora.alpha, **base}
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    return {"lora.alpha": lora.alpha, "lora.targets": targets, **base}
