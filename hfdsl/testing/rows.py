@@ -13,11 +13,11 @@ from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.operations import SIGNATURE
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
-from hfdsl.plan.reading import to_columns
 from hfdsl.testing.arguments import given_of, nothing, number_of, refused, tolerance_of
 from hfdsl.testing.code import as_code
 from hfdsl.testing.compare import first_difference
-from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
+from hfdsl.testing.row_calls import columns_on, columns_with_rows, counted, on_rank, picked, picked_rows
+from hfdsl.types.batches import Batch, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Obj, ObjSpec
 from hfdsl.types.dims import evaluate
 from hfdsl.types.joining import rows_after_rows
@@ -36,7 +36,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class BrokenRows(AssertionError):  # noqa: N818  # that it is an error is in its base
-    """A function depends on other rows than it declares."""
+    """A function depends on other rows than it declares, or is no function of its rows at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ def check_rows(
 ) -> None:
     """Hold a function under ``@hf.function`` to its ``rows=``: on parts that respect it, joined, it is as on the whole.
 
-    It must leave its arguments as they are, too: others read the same memory.
+    It must leave its arguments as they are, too, since others read the same memory, and return what it declares, the
+    same again when it is called again. Random streams are those of a run.
 
     Its arguments are drawn at random; plain ones are ``given`` by name, as is the one that ``hf.GroupedBy`` names, and
     a hypothesis strategy for any other: ``given={"group": 4}``. Groups are given in two parts, and in another order.
@@ -109,16 +110,33 @@ def check_rows(
         """The mistake of the function on this case, as text."""
         if mistake := _changed_argument(signature, case, size):
             return f"'{signature.name}' writes into its arguments, which others read too\n  {mistake}"
+        if mistake := _wrong_result(signature, case, size, tolerance):
+            return mistake
         mistake = _torn(signature, case, size, tolerance) if unit is not None else None
         return _report(signature, mistake) if mistake else None
 
-    case = _find_case(signature, given, size, fault, max_examples, seed)
+    last_mistake: list[tuple[_Case, str]] = []
+
+    def noted_fault(case: _Case) -> str | None:
+        if mistake := fault(case):
+            last_mistake[:] = [(case, mistake)]
+        return mistake
+
+    case = _find_case(signature, given, size, noted_fault, max_examples, seed)
     if case is not None:
-        case = _fewest(case, size, fault)
-        arguments = [f"  {name} = {as_code(value)}" for name, value in case.arguments.items()]
-        raise BrokenRows("\n".join([str(fault(case)), *arguments]))
+        case = _fewest(case, size, noted_fault)
+        if mistake := fault(case):
+            raise _broken(case, mistake)
+    for case, mistake in last_mistake:
+        raise _broken(
+            case, f"{mistake}\n  this was not seen again with equal arguments: the function is not deterministic"
+        )
     if needed and unit != 1:
         _are_needed(signature, given, unit, multiple, max_examples, seed)
+
+
+def _broken(case: _Case, mistake: str) -> BrokenRows:
+    return BrokenRows("\n".join([mistake, *(f"  {name} = {as_code(value)}" for name, value in case.arguments.items())]))
 
 
 def _signature(function: Any) -> Signature:
@@ -126,16 +144,9 @@ def _signature(function: Any) -> Signature:
     if read_signature is None or isinstance(function, type):
         raise refused("check_rows", "function", "one under @hf.function", function)
     signature: Signature = read_signature()
-    if not isinstance(signature.rows, WholeRows) and not _with_rows(signature):
+    if not isinstance(signature.rows, WholeRows) and not columns_with_rows(signature.returns):
         raise nothing("check_rows", f"the result of '{signature.name}' has no rows")
     return signature
-
-
-def _with_rows(signature: Signature) -> frozenset[str]:
-    """The columns of the result that have rows, which metrics and plain values have not."""
-    kind = signature.returns
-    fields: Mapping[str, object] = schema(kind.record).fields if isinstance(kind, RecordType) else {VALUE: kind}
-    return frozenset(name for name, spec in fields.items() if isinstance(spec, (ColumnSpec, ObjSpec)))
 
 
 def _unit(signature: Signature, arguments: Mapping[str, Any]) -> int | None:
@@ -165,10 +176,10 @@ def _find_case(
     *,
     smallest: bool = True,
 ) -> _Case | None:
-    """A case with the fault, or None if no example has it."""
+    """A case with the fault, or None if no example has it each time that it is tried."""
     from hfdsl.testing import strategies  # noqa: F401, I001  # first: it says how to install hypothesis
     from hypothesis import Phase, find, settings
-    from hypothesis.errors import NoSuchExample
+    from hypothesis.errors import Flaky, NoSuchExample
     from hypothesis.strategies import composite
 
     phases = [Phase.generate, *([Phase.shrink] if smallest else [])]
@@ -180,7 +191,7 @@ def _find_case(
             settings=options,
             random=random.Random(seed),
         )
-    except NoSuchExample:
+    except (NoSuchExample, Flaky):
         return None
 
 
@@ -188,7 +199,7 @@ def _fewest(case: _Case, unit: int, shows: Callable[[_Case], object]) -> _Case:
     """The case without the groups that it does not take: rows of one number are nothing that hypothesis can drop."""
     for out in range(case.units):
         rows = [row for row in range(case.units * unit) if row // unit != out]
-        arguments = {name: _picked(value, rows) for name, value in case.arguments.items()}
+        arguments = {name: picked(value, rows) for name, value in case.arguments.items()}
         less = [
             _Case(arguments, case.units - 1, cut, turn) for cut in range(case.units) for turn in range(case.units - 1)
         ]
@@ -260,37 +271,17 @@ def _value(name: str, kind: PortType, sizes: Mapping[Any, int]) -> SearchStrateg
 # -- what is asked of them
 
 
-def _on(signature: Signature, case: _Case, rows: Sequence[int]) -> dict[str, Any]:
-    """The columns that the function gives on some rows of its arguments; of metrics, nothing."""
-    arguments = {name: _picked(value, rows) for name, value in case.arguments.items()}
-    result, with_rows = signature.body(**arguments), _with_rows(signature)
-    return {name: raw for name, raw in to_columns(result).items() if name in with_rows} if with_rows else {}
-
-
-def _picked(value: Any, rows: Sequence[int]) -> Any:
-    """Rows of an argument; a value without rows itself."""
-    if isinstance(value, (Batch, Column, Obj)):
-        raw = {name: _rows_of(column, rows) for name, column in to_columns(value).items()}
-        return rebuild(type(value), raw) if isinstance(value, Batch) else type(value)(raw[VALUE])
-    return value
-
-
-def _rows_of(raw: Any, rows: Sequence[int]) -> Any:
-    if raw is None or not hasattr(raw, "__len__"):
-        return raw
-    return [raw[row] for row in rows] if isinstance(raw, list) else raw[list(rows)]
-
-
 def _changed_argument(signature: Signature, case: _Case, size: int) -> str | None:
     """The first argument that is another after the call than before.
 
     Values are compared too: a write into an object of a row is not counted.
     """
-    before = {name: _picked(value, range(case.units * size)) for name, value in case.arguments.items()}
+    before = {name: picked(value, range(case.units * size)) for name, value in case.arguments.items()}
     copies = {name: copy for name, value in before.items() if (copy := _copied(value)) is not None}
     arguments = before | copies
     try:
-        with inputs_unchanged(signature.name, arguments):
+        rows = range(case.units * size)
+        with inputs_unchanged(signature.name, arguments), on_rank(0, rows):
             signature.body(**arguments)
     except HfError as error:
         return error.message if error.code == "HF703" else None
@@ -311,30 +302,52 @@ def _copied(value: Any) -> Any:
     return copy if first_difference(copy, value) is None else None
 
 
+def _wrong_result(signature: Signature, case: _Case, size: int, tolerance: float) -> str | None:
+    """The mistake in what the function returns on all rows, whatever it depends on."""
+    every = range(case.units * size)
+    declared = f"'{signature.name}' declares rows={signature.rows}"
+    try:
+        first, second = (columns_on(signature, case.arguments, every) for _ in range(2))
+    except Exception as error:  # noqa: BLE001  # of whatever the function does
+        if isinstance(error, WiringError) and error.code == "HF805":
+            return f"'{signature.name}' does not return what it declares\n  {error.message}"
+        return f"{declared}, and raises\n  {_raised(error, len(every))}"
+    for name, expected in first.items():
+        if difference := first_difference(expected, second[name], tolerance):
+            again = f"called again with equal arguments: {_in(name)}{difference.message}"
+            return (
+                f"'{signature.name}' is not deterministic: it keeps state, or has a random stream of its own\n  {again}"
+            )
+    return None
+
+
+def _raised(error: Exception, rows: int) -> str:
+    text = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
+    return f"{RAISES}on {counted(rows)} it raises {text}"
+
+
 def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str | None:
     """The difference in the results for the groups in two parts, or in another order."""
     every = range(case.units * unit)
     edge = case.cut * unit
-    rows = len(every)
+    order = [group * unit + i for group in case.order() for i in range(unit)]
+    rows: Sequence[int] = every
     try:
-        unsplit = _on(signature, case, every)
+        unsplit = columns_on(signature, case.arguments, every)
         parts = []
-        for selected in (every[:edge], every[edge:]):
-            rows = len(selected)
-            parts += [_on(signature, case, selected)] if selected else []
-        reordered = _on(signature, case, [group * unit + i for group in case.order() for i in range(unit)])
+        for rank, rows in enumerate((every[:edge], every[edge:]) if 0 < edge < len(every) else ()):
+            parts.append(columns_on(signature, case.arguments, rows, rank))
+        rows = order
+        reordered = columns_on(signature, case.arguments, order)
     except Exception as error:  # noqa: BLE001  # a function that works on some rows and not on others
-        text = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
-        return f"{RAISES}on {rows} row{'' if rows == 1 else 's'} it raises {text}"
+        return _raised(error, len(rows))
     for name, expected in unsplit.items():
-        joined = [part[name] for part in parts]
         if expected is None:
             continue
-        if difference := first_difference(expected, _joined(joined), tolerance):
-            apart = 0 < edge < len(every)
-            how = f"rows 0 to {edge - 1} and the others, given apart" if apart else "all rows, given twice"
-            return f"{how}: {_in(name)}{difference.message}"
-        if difference := first_difference(_rows_of(expected, _turned(case, expected)), reordered[name], tolerance):
+        joined = [part[name] for part in parts]
+        if joined and (difference := first_difference(expected, _joined(joined), tolerance)):
+            return f"rows 0 to {edge - 1} and the others, given apart: {_in(name)}{difference.message}"
+        if difference := first_difference(picked_rows(expected, _turned(case, expected)), reordered[name], tolerance):
             return f"groups given in the order {case.order()}: {_in(name)}{difference.message}"
     return None
 
@@ -375,17 +388,15 @@ def _are_needed(
 def _returns_one_value(signature: Signature) -> bool:
     """Whether something of the result is one value of all rows: a metric, or a plain value."""
     kind = signature.returns
-    return len(_with_rows(signature)) < (len(schema(kind.record).fields) if isinstance(kind, RecordType) else 1)
+    return len(columns_with_rows(kind)) < (len(schema(kind.record).fields) if isinstance(kind, RecordType) else 1)
 
 
 def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:
     """The difference in the results for rows one by one, whatever the function declares."""
-    _on(signature, case, range(case.units * size))  # what it raises on all rows, it raises
     every = _Case(case.arguments, case.units * size, case.cut, case.turn)
     return _torn(signature, every, 1, 0.0) if every.units > 1 else None
 
 
 def _report(signature: Signature, wrong: str) -> str:
-    shown = signature.rows if isinstance(signature.rows, GroupedBy) else str(signature.rows)
     does = "raises" if wrong.startswith(RAISES) else "gives other rows on parts than on the whole"
-    return f"'{signature.name}' declares rows={shown}, and {does}\n  {wrong}"
+    return f"'{signature.name}' declares rows={signature.rows}, and {does}\n  {wrong}"

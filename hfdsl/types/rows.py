@@ -57,6 +57,9 @@ class GroupedBy:
         if not isinstance(self.parameter, str):
             raise DefinitionError("HF113", f"GroupedBy takes the name of a parameter, got {self.parameter!r}")
 
+    def __str__(self) -> str:
+        return f"GroupedBy({self.parameter!r})"
+
 
 def group_size(rows: IndependentRows | WholeRows | Grouped | GroupedBy) -> int:
     """The number of consecutive rows that must stay together when rows are split.

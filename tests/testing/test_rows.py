@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import count
 from typing import Any, Literal, TypeVar
 
 import pytest
@@ -191,3 +193,113 @@ def named_as_options(scores: Scores, seed: int, given: float, max_examples: int 
 
 def test_parameters_may_have_the_names_of_options() -> None:
     check_rows(named_as_options, given={"seed": 3, "given": 0.5}, seed=1, max_examples=10)
+
+
+@hf.function
+def noisy(scores: Scores) -> Scores:
+    return Scores(reward=scores.reward.tensor + hf.current_call().uniforms(1)[:, 0])
+
+
+@hf.function(rows=hf.Whole)
+def shuffled(scores: Scores) -> Scores:
+    return Scores(reward=scores.reward.tensor[torch.randperm(len(scores))])
+
+
+def test_a_function_that_draws_from_the_streams_of_its_call_passes() -> None:
+    check_rows(noisy, max_examples=30)
+    check_rows(shuffled, max_examples=30)
+
+
+@hf.function
+def noisy_by_rank(scores: Scores) -> Scores:
+    return Scores(reward=scores.reward.tensor + torch.rand(1))
+
+
+def test_a_stream_that_follows_ranks_rather_than_rows_is_reported() -> None:
+    with pytest.raises(BrokenRows, match=r"rows 0 to 0 and the others, given apart: column 'reward', row 1"):
+        check_rows(noisy_by_rank)
+
+
+@hf.function
+def nothing(scores: Scores) -> Scores:
+    return None  # type: ignore[return-value]  # the mistake
+
+
+@hf.function
+def loses_a_row(scores: Scores) -> Scores:
+    return Scores(reward=scores.reward.tensor[:-1])
+
+
+@hf.function(rows=hf.Whole)
+def twice_as_many(scores: Scores) -> hf.f32[B]:
+    return hf.f32(scores.reward.tensor.repeat(2))
+
+
+@hf.function
+def pairs(scores: Scores) -> hf.f32[hf.Mul[B, Literal[2]]]:
+    return hf.f32(scores.reward.tensor.repeat_interleave(2))
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (nothing, "'nothing' declares Scores and returned NoneType on 1 row"),
+        (loses_a_row, "'loses_a_row' returned column 'reward' with 0 rows on 1 row, where f32[B] has 1"),
+        (twice_as_many, "'twice_as_many' returned 2 rows on 1 row, where f32[B] has 1"),
+    ],
+)
+def test_a_function_that_returns_something_else_than_it_declares_is_reported(function: Any, text: str) -> None:
+    with pytest.raises(BrokenRows, match=rf"does not return what it declares\n  {re.escape(text)}"):
+        check_rows(function, needed=False)
+
+
+def test_a_function_may_declare_another_number_of_rows() -> None:
+    check_rows(pairs, max_examples=30)
+
+
+def test_a_function_that_keeps_state_is_reported_even_if_it_declares_all_rows() -> None:
+    calls = count()
+
+    @hf.function(rows=hf.Whole)
+    def numbers_calls(scores: Scores) -> Scores:
+        return Scores(reward=scores.reward.tensor + next(calls))
+
+    with pytest.raises(
+        BrokenRows, match=r"is not deterministic: it keeps state.*\n  called again with equal arguments"
+    ):
+        check_rows(numbers_calls)
+
+
+def test_a_mistake_that_is_seen_once_is_reported() -> None:
+    calls = count()
+
+    @hf.function
+    def fails_once(scores: Scores) -> Scores:
+        if next(calls) in (31, 32):
+            raise OSError("disk full")
+        return Scores(reward=scores.reward.tensor + 1)
+
+    with pytest.raises(BrokenRows, match=r"(?s)raises OSError: disk full\n  this was not seen again"):
+        check_rows(fails_once)
+
+
+@hf.function(rows=hf.Whole)
+def never_works(scores: Scores) -> Scores:
+    raise OSError("disk full")
+
+
+def test_a_function_on_all_rows_that_raises_is_reported() -> None:
+    with pytest.raises(
+        BrokenRows, match=r"declares rows=Whole, and raises\n  .* on 1 row it raises OSError: disk full"
+    ):
+        check_rows(never_works, needed=False)
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def over_all(scores: Scores, *, group: int) -> Scores:
+    return Scores(reward=scores.reward.tensor - scores.reward.tensor.mean())
+
+
+def test_a_report_shows_the_declaration_as_it_is_written() -> None:
+    with pytest.raises(BrokenRows, match=r"declares rows=GroupedBy\('group'\), and gives other rows"):
+        check_rows(over_all, given={"group": 2})
