@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,9 @@ __tracebackhide__ = True  # pytest shows the user's own lines
 
 MAX_RANKS = 4
 """Ranks of the largest mesh that is tried by default."""
+
+MAX_SHOWN = 4
+"""Meshes that a report shows; each larger one repeats their mistake in most cases."""
 
 REFUSED = "refused"
 UNEVEN_SPLIT_CODES = ("HF303", "HF310", "HF313", "HF319")
@@ -54,8 +58,10 @@ def check_worker(
     be called for several ``steps``.
 
     Raises:
-        BrokenWorker: with the first value that differs, for each mesh on which one does.
+        BrokenWorker: with the first value that differs, for the smallest meshes on which one does, or in a second run
+            on one rank.
         CheckError: where not even one rank can run it.
+        HfError: what a run on one rank raises.
         WiringError: HF202 for an unknown method or parameter, HF203 for a parameter without a value.
         DefinitionError: HF921 for an option of another kind, HF922 for a method that gives nothing or a list, and where
             no mesh of several ranks is left to compare.
@@ -88,6 +94,9 @@ def check_worker(
         return _steps(flow, _deployment(flow, role, init, mesh), batches, steps)
 
     on_one_rank = steps_on(Mesh())
+    if again := _fault(steps_on, Mesh(), on_one_rank, tolerance):
+        reason = "it keeps state outside its object, or has a random stream of its own"
+        raise BrokenWorker(f"{label} is not deterministic: {reason}\n  a second run on one rank: {again}")
     valid_meshes = [mesh for mesh in every if flow.check(_deployment(flow, role, init, mesh)).ok]
     faults = {mesh: _fault(steps_on, mesh, on_one_rank, tolerance) for mesh in valid_meshes}
     ran = [mesh for mesh, fault in faults.items() if fault is not REFUSED]
@@ -99,7 +108,9 @@ def check_worker(
     if differing:
         of = f"{len(differing)} of {len(ran)} mesh{'es' if len(ran) > 1 else ''}"
         head = f"{label} gives other values on {of} than on one rank"
-        raise BrokenWorker("\n".join([head, *(f"  {as_code(mesh)}: {fault}" for mesh, fault in differing.items())]))
+        shown = [f"  {as_code(mesh)}: {fault}" for mesh, fault in islice(differing.items(), MAX_SHOWN)]
+        more = [f"  and on {len(differing) - MAX_SHOWN} more"] if len(differing) > MAX_SHOWN else []
+        raise BrokenWorker("\n".join([head, *shown, *more]))
 
 
 def _signature(role: type[Worker], method: str) -> Signature:
@@ -123,7 +134,7 @@ def _one_call(role: type[Worker], signature: Signature, label: str, arguments: M
             how = f"check_worker(..., given={{{port.name!r}: ...}})"
             raise WiringError("HF203", f"'{port.name}' of {label} takes {port.type}, which is not a record: {how}")
     names = [port.name for port in inputs]
-    role_name, arguments_name = _free("role", names), _free("given", names)
+    role_name, arguments_name = _free(role.__name__, names), _free("given", [*names, role.__name__])
     calls = ", ".join([*(f"{name}={name}" for name in names), f"**{arguments_name}"])
     source = f"def one_call({', '.join([*names, role_name])}):\n    return {role_name}.{signature.name}({calls})\n"
     space: dict[str, Any] = {arguments_name: dict(arguments)}

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hfdsl as hf
+from hfdsl.errors import WiringError
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Sequences
 from hfdsl.testing import BrokenWorker, check_worker
@@ -115,3 +116,48 @@ def test_a_ready_role_with_the_model_of_the_demo() -> None:
     config = w.ReferenceConfig(w.ModelConfig(config=demo.DECODER))
     meshes = [hf.Mesh(dp=2), hf.Mesh(dp=2, tp=2, order=("tp", "dp", "pp"))]
     check_worker(w.Reference, "log_probs", sequences, init=(config,), meshes=meshes, tolerance=1e-5)
+
+
+class Remembering(hf.Worker):
+    """What its class holds outlives each of its processes."""
+
+    seen: list[int] = []  # noqa: RUF012  # the mistake
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def count(self, rows: Rows) -> Rows:
+        self.seen.append(len(rows))
+        return Rows(x=rows.x.tensor + len(self.seen))
+
+
+def test_state_outside_an_object_is_reported_as_what_it_is() -> None:
+    with pytest.raises(
+        BrokenWorker,
+        match=r"Remembering\.count is not deterministic: it keeps state outside .*\n"
+        r"  a second run on one rank: column 'x', row 0 is 2\.0 \(and 3 more of 4 values\) instead of 1\.0$",
+    ):
+        check_worker(Remembering, "count", Rows(x=torch.zeros(4)), meshes=[hf.Mesh(dp=2)])
+
+
+class Numbered(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def number(self, rows: Rows) -> Rows:
+        return Rows(x=rows.x.tensor + self.rank)
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def write(self, rows: Rows) -> Rows:
+        rows.x.tensor.mul_(2)
+        return rows
+
+
+def test_a_report_shows_the_smallest_meshes() -> None:
+    meshes = [hf.Mesh(dp=dp) for dp in (2, 3, 4, 6, 8, 12)]
+    with pytest.raises(BrokenWorker, match=r"on 6 of 6 meshes") as raised:
+        check_worker(Numbered, "number", Rows(x=torch.zeros(24)), meshes=meshes)
+    _, *lines = str(raised.value).splitlines()
+    assert [line.split(":")[0].strip() for line in lines[:-1]] == [f"hf.Mesh(dp={dp})" for dp in (2, 3, 4, 6)]
+    assert lines[-1] == "  and on 2 more"
+
+
+def test_errors_name_the_role() -> None:
+    with pytest.raises(WiringError, match=r"'Numbered\.write' wrote into column 'x' of its argument 'rows'"):
+        check_worker(Numbered, "write", Rows(x=torch.zeros(4)))
