@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 from hfdsl.errors import DefinitionError, WiringError
@@ -12,6 +13,8 @@ from hfdsl.testing.code import as_code
 from hfdsl.types.dims import Dim
 from hfdsl.types.numbers import is_count, is_number
 from hfdsl.types.similar_names import closest
+
+K = TypeVar("K")
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 
@@ -83,6 +86,22 @@ def tolerance_of(check: str, tolerance: object) -> float:
     if not (is_number(tolerance) and tolerance >= 0):
         raise refused(check, "tolerance=", "a number of at least 0", tolerance)
     return float(tolerance)
+
+
+def seed_of(check: str, seed: object) -> int:
+    """A seed, validated."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise refused(check, "seed=", "a whole number", seed)
+    return int(seed)
+
+
+def items_of(check: str, argument: str, items: object, kind: type[K], takes: str) -> tuple[K, ...]:
+    """The items of a list or of another iterable, each of one kind."""
+    listed = several_of(check, argument, takes, items)
+    for item in listed:
+        if not isinstance(item, kind):
+            raise refused(check, argument, takes, item)
+    return listed
 
 
 def named_of(check: str, argument: str, values: object, example: str) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from hfdsl.plan.reading import from_columns, to_columns
 from hfdsl.protocols.call import Call, running_call
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.worker import Worker
-from hfdsl.testing.arguments import named_of, refused, role_of, sizes_of
+from hfdsl.testing.arguments import named_of, refused, role_of, seed_of, sizes_of
 from hfdsl.testing.values import Draw, sample
 from hfdsl.types.batches import Batch, rebuild, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
@@ -81,6 +81,7 @@ def fake(
     """
     real: type = role_of("fake", role)
     _check_column_names(f"fake({real.__name__})", columns, _results(real))
+    seed = None if seed is None else seed_of("fake", seed)
     return _fake_class(role, sizes_of("fake", dims), seconds, columns, seed)
 
 
@@ -143,6 +144,7 @@ def faked(
     if not isinstance(deployment, Deployment):
         raise refused("faked", "deployment", "an hf.Deployment", deployment)
     sizes = sizes_of("faked", dims)
+    seed = None if seed is None else seed_of("faked", seed)
     _check_column_names(
         "faked", columns, {name for place in deployment.placements.values() for name in _results(place.role)}
     )
@@ -203,6 +205,7 @@ def fake_batch(
     """
     if not (isinstance(record, type) and issubclass(record, Batch)):
         raise refused("fake_batch", "record", "a class derived from hf.Batch", record)
+    seed = seed_of("fake_batch", seed)
     subject, draw = f"fake_batch({record.__name__}, dims)", Draw(Call(seed, 0, 0, 0), None)
     sizes = {atom: constant(number) for atom, number in sizes_of("fake_batch", dims).items()}
     _check_column_names(subject, columns, schema(record).fields)

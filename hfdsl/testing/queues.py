@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hfdsl.runtime.decisions import Decision
 from hfdsl.runtime.queues.links import QueueLinks
 from hfdsl.runtime.schedule import QueueSpec
-from hfdsl.testing.arguments import nothing
+from hfdsl.testing.arguments import items_of, nothing, refused
 
 
 class BrokenQueueError(AssertionError):
@@ -125,8 +125,8 @@ def broken_laws(spec: QueueSpec, decisions: Iterable[Decision]) -> tuple[str, ..
     >>> broken_laws(QueueSpec("scored", lag=0), [*log, *log])[0]
     'group 0 was dispatched twice'
     """
-    log, problems = _Log(spec), list[str]()
-    for decision in decisions:
+    log, problems = _Log(_spec_of("broken_laws", spec)), list[str]()
+    for decision in _decisions_of("broken_laws", decisions):
         if decision.queue == spec.name:
             laws = [_loads] if decision.kind == "load" else list(QUEUE_LAWS.values())  # time decides a load
             problems += [text for law in laws for text in law(log, decision)]
@@ -134,12 +134,12 @@ def broken_laws(spec: QueueSpec, decisions: Iterable[Decision]) -> tuple[str, ..
     return tuple(problems)
 
 
-def check_decisions(spec: QueueSpec, decisions: Sequence[Decision]) -> None:
+def check_decisions(spec: QueueSpec, decisions: Iterable[Decision]) -> None:
     """Check the laws.
 
     Raises:
         BrokenQueueError: for decisions that break one.
-        DefinitionError: HF922 if all decisions are of other queues.
+        DefinitionError: HF922 if all decisions are of other queues; HF921 for an argument of another kind.
 
     >>> log = [Decision("dispatch", "scored", 0, (0,), (7,)), Decision("take", "scored", 0, (0,))]
     >>> check_decisions(QueueSpec("scored", lag=0), log)
@@ -148,11 +148,22 @@ def check_decisions(spec: QueueSpec, decisions: Sequence[Decision]) -> None:
     hfdsl.testing.queues.BrokenQueueError: a dispatch under version 0 after 1 updates
     a dispatch under version 0 after one under version 1
     """
+    spec, decisions = _spec_of("check_decisions", spec), _decisions_of("check_decisions", decisions)
     if decisions and not any(decision.queue == spec.name for decision in decisions):
         names = ", ".join(f"'{name}'" for name in dict.fromkeys(decision.queue for decision in decisions))
         raise nothing("check_decisions", f"no decision is one of '{spec.name}', but of {names}")
     if problems := broken_laws(spec, decisions):
         raise BrokenQueueError("\n".join(problems))
+
+
+def _spec_of(check: str, spec: object) -> QueueSpec:
+    if not isinstance(spec, QueueSpec):
+        raise refused(check, "spec", "the QueueSpec of a queue, as in [queue.spec for queue in running.queues]", spec)
+    return spec
+
+
+def _decisions_of(check: str, decisions: object) -> tuple[Decision, ...]:
+    return items_of(check, "decisions", decisions, Decision, "decisions in a list, as from_lines(text) reads a log")
 
 
 def _follow(log: _Log, decision: Decision) -> None:
@@ -180,6 +191,7 @@ def check_prompts(links: QueueLinks, specs: Sequence[QueueSpec], decisions: Iter
 
     Raises:
         BrokenQueueError: for decisions that break this.
+        DefinitionError: HF921 for an argument of another kind.
 
     >>> links, specs = QueueLinks(), [QueueSpec("scored", lag=1, late="refill")]
     >>> log = [Decision("dispatch", "scored", 0, (0,), (0,)), Decision("drop", "scored", 2, (0,))]
@@ -188,8 +200,11 @@ def check_prompts(links: QueueLinks, specs: Sequence[QueueSpec], decisions: Iter
     Traceback (most recent call last):
     hfdsl.testing.queues.BrokenQueueError: prompts [1] come into 'scored', where [0] should come
     """
-    places = _PromptPlaces(links, specs)
-    problems = [text for decision in decisions for text in places.problems(decision)]
+    check, takes = "check_prompts", "the QueueSpec of every queue in a list"
+    if not isinstance(links, QueueLinks):
+        raise refused(check, "links", "the QueueLinks of a plan, as in queue_stages(plan).links", links)
+    places = _PromptPlaces(links, items_of(check, "specs", specs, QueueSpec, takes))
+    problems = [text for decision in _decisions_of(check, decisions) for text in places.problems(decision)]
     if places.coming:
         problems.append(f"prompts {list(next(iter(places.coming.values())))} were taken, and no queue has them")
     if problems:

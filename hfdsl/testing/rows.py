@@ -13,7 +13,7 @@ from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.operations import SIGNATURE
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
-from hfdsl.testing.arguments import given_of, nothing, number_of, refused, tolerance_of
+from hfdsl.testing.arguments import given_of, nothing, number_of, refused, seed_of, tolerance_of
 from hfdsl.testing.code import as_code
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.row_calls import columns_on, columns_with_rows, counted, on_rank, picked, picked_rows
@@ -101,7 +101,7 @@ def check_rows(
     signature = _signature(function)
     number_of("check_rows", "multiple=", multiple)
     number_of("check_rows", "max_examples=", max_examples)
-    tolerance = tolerance_of("check_rows", tolerance)
+    tolerance, seed = tolerance_of("check_rows", tolerance), seed_of("check_rows", seed)
     given = given_of("check_rows", f"'{signature.name}'", given, [port.name for port in signature.ports])
     unit = _unit(signature, given)
     size = unit or multiple

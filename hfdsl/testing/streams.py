@@ -41,7 +41,7 @@ from hfdsl.runtime.decisions import from_lines
 from hfdsl.runtime.queues.durations import CallSeconds
 from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.running import Running
-from hfdsl.testing.arguments import names_of, nothing, number_of, refused, several_of
+from hfdsl.testing.arguments import names_of, nothing, number_of, refused, seed_of, several_of
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.deaths import RankDeath
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_prompts
@@ -108,6 +108,7 @@ def check_stream(
     choices = get_args(Interruption)
     kinds: Any = names_of(check, "interruptions=", interruptions, choices, "interruption") if interruptions else ()
     number_of(check, "tries=", tries, 0)
+    seed = seed_of(check, seed)
     with TemporaryDirectory() as folder:
         straight, plan, by_time = _logged(launch, batches, Path(folder, "log"), None)
         if not decides(plan) and len(straight) != len(batches):

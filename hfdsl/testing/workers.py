@@ -116,6 +116,8 @@ def check_worker(
 def _signature(role: type[Worker], method: str) -> Signature:
     cls: type = role  # a role may be abstract, which is no ``type[Worker]`` to a type checker
     signatures = role_signatures(cls)
+    if not isinstance(method, str):
+        raise refused("check_worker", "method", "the name of a method of the role", method)
     if method not in signatures:
         raise WiringError("HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, [*signatures])}")
     signature = signatures[method]

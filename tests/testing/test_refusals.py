@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.check.report import CheckError
 from hfdsl.errors import HfError
+from hfdsl.runtime.decisions import Decision
+from hfdsl.runtime.queues.links import QueueLinks
+from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.testing import (
+    BrokenQueueError,
+    broken_laws,
+    check_decisions,
     check_laws,
     check_placements,
+    check_prompts,
     check_rows,
+    check_stream,
     check_worker,
     fake,
     fake_batch,
@@ -194,6 +202,7 @@ WORKERS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         "HF921: check_worker: the role takes a class derived from hf.Worker, got the class dict",
     ),
     ((Role, "twise", FOUR), {}, "HF202: role 'Role' has no method 'twise'; did you mean 'twice'?"),
+    ((Role, 3, FOUR), {}, "HF921: check_worker: method takes the name of a method of the role, got 3"),
     ((Role, "silent", FOUR), {}, "HF922: check_worker would compare nothing: Role.silent gives nothing"),
     (
         (Role, "each", FOUR),
@@ -354,3 +363,41 @@ def test_fakes_backends_and_strategies(make: Callable[..., Any], text: str) -> N
 def test_rows_and_ragged_rows_of_no_length_are_made() -> None:
     assert [len(row) for row in fake_batch(Ragged, {B: 2, R: 0}).tokens.rows] == [0, 0]
     assert len(fake_batch(Ragged, {B: 0, R: 3})) == 0
+
+
+@pytest.mark.parametrize("seed", [None, True, "1", 1.5, [1]])
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("check_laws", lambda seed: check_laws("DP_PROTO", seed=seed)),
+        ("lawful", lambda seed: lawful("DP_PROTO", seed=seed)),
+        ("check_rows", lambda seed: check_rows(scaled, given={"scale": 2.0}, seed=seed)),
+        ("check_stream", lambda seed: check_stream(lambda: None, [FOUR], seed=seed)),  # type: ignore[arg-type, return-value]
+        ("fake_batch", lambda seed: fake_batch(Rows, {B: 4}, seed=seed)),
+    ],
+)
+def test_seeds(name: str, check: Callable[[Any], None], seed: Any) -> None:
+    assert refusal(check, seed).startswith(f"HF921: {name}: seed= takes a whole number, got ")
+
+
+SPEC = QueueSpec("scored", lag=0)
+DISPATCHES = [Decision("dispatch", "scored", 0, (group,), (group,)) for group in (0, 0)]
+
+
+@pytest.mark.parametrize("check", [broken_laws, check_decisions])
+def test_logs(check: Callable[..., Any]) -> None:
+    name = check.__name__
+    assert refusal(check, "scored", []).startswith(f"HF921: {name}: spec takes the QueueSpec of a queue")
+    for decisions in ("queues.jsonl", 3, [3]):
+        assert refusal(check, SPEC, decisions).startswith(f"HF921: {name}: decisions takes decisions in a list")
+
+
+def test_logs_of_prompts() -> None:
+    assert refusal(check_prompts, None, [SPEC], []).startswith("HF921: check_prompts: links takes the QueueLinks of a")
+    assert refusal(check_prompts, QueueLinks(), SPEC, []).startswith("HF921: check_prompts: specs takes the QueueSpec")
+    assert refusal(check_prompts, QueueLinks(), [SPEC], ["x"]).startswith("HF921: check_prompts: decisions takes")
+
+
+def test_a_log_that_can_be_read_once_is_checked_from_its_first_decision() -> None:
+    with pytest.raises(BrokenQueueError, match="group 0 was dispatched twice"):
+        check_decisions(SPEC, (decision for decision in DISPATCHES))

@@ -30,7 +30,7 @@ from hfdsl.protocols.dispatch import Dispatch, Functions
 from hfdsl.protocols.mesh import AXES, Mesh
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import ModeLike
-from hfdsl.testing.arguments import meshes_of, names_of, nothing, number_of
+from hfdsl.testing.arguments import meshes_of, names_of, nothing, number_of, seed_of
 from hfdsl.testing.code import as_code
 from hfdsl.testing.laws.subject import LawSubject, subject_of
 from hfdsl.testing.laws.table import LAWS, Law
@@ -107,6 +107,7 @@ def check_laws(
     ...
     """
     number_of("check_laws", "max_examples=", max_examples)
+    seed = seed_of("check_laws", seed)
     subject = subject_of(protocol, like)
     laws = applying(subject, only)
     if not laws:
@@ -158,6 +159,7 @@ def lawful(
     )  # several tests read what may be a generator
     names = None if containers is None else [kind.name for kind in _kinds(containers)]
     number_of("lawful", "max_examples=", max_examples)
+    seed_of("lawful", seed)
     if not laws:
         raise nothing("lawful", f"no law of only={only!r} applies to {subject.name}")
 
