@@ -411,3 +411,33 @@ def test_a_broken_law_says_what_should_be(law: str, said: str) -> None:
         check_laws(protocol, **options, only=law)
     (broken,) = raised.value.broken
     assert re.match(said, broken.said), broken.said
+
+
+def test_a_dispatch_that_gives_no_pair_is_told_what_to_give() -> None:
+    def only_args(group: Any, *args: Any, **kwargs: Any) -> Any:
+        return args
+
+    with pytest.raises(BrokenLaws, match=r"raised HF407: only_args has to give \(args, kwargs\), and gave .*tuple"):
+        check_laws({"dispatch_fn": only_args, "collect_fn": first_of_dp})
+
+
+def test_a_dispatch_with_too_few_parts_is_told_how_many() -> None:
+    lacking = pair(lambda group, value: by_dp(group, value)[1:], first_of_dp)
+    with pytest.raises(BrokenLaws, match="dispatch has to give a list of 1 for 1 rank, and gave 0"):
+        check_laws(lacking)
+
+
+def test_a_signature_that_does_not_fit_is_not_placed_in_hfdsl() -> None:
+    def without_names(group: Any, *args: Any) -> Any:
+        return tuple(by_dp(group, value) for value in args), {}
+
+    with pytest.raises(BrokenLaws, match=r"got an unexpected keyword argument 'other'\n"):
+        check_laws({"dispatch_fn": without_names, "collect_fn": first_of_dp})
+
+
+def test_a_collect_that_looks_at_the_wrong_stage_is_told_at_which_ranks() -> None:
+    def of_the_first_stage(group: Any, outputs: Any) -> Any:
+        return join([outputs[group.mesh.rank(pp=0, dp=dp)] for dp in range(group.mesh.dp)])
+
+    with pytest.raises(BrokenLaws, match=r"collect looks at what ranks \[0\] return, which have no part in the result"):
+        check_laws(pair(by_dp, of_the_first_stage), like="3D_PROTO", only="L9")

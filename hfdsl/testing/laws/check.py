@@ -23,8 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, permutations
+from pathlib import Path
 from typing import Any, TypeVar
 
+import hfdsl
 from hfdsl.errors import HfError
 from hfdsl.protocols.dispatch import Dispatch, Functions
 from hfdsl.protocols.mesh import AXES, Mesh
@@ -40,6 +42,9 @@ from hfdsl.testing.laws.values import ContainerKind, kinds
 __tracebackhide__ = True  # pytest shows the user's own lines
 
 T = TypeVar("T", bound=type)
+
+PACKAGE = Path(hfdsl.__file__).parent
+"""Errors are placed on lines outside of it, which are those of the protocol."""
 
 MAX_RANKS = 16
 """Ranks of the largest mesh that is tried by default."""
@@ -316,9 +321,11 @@ def _fault(subject: LawSubject, law: Law, case: Case) -> tuple[str, Trial] | Non
 
 
 def _raised(error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
     text = str(error) if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
-    return f"raised {text} ({where.filename.rpartition('/')[2]}:{where.lineno} in {where.name})"
+    frames = traceback.extract_tb(error.__traceback__)
+    of_protocol = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)]
+    places = [f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})" for frame in of_protocol[-1:]]
+    return "".join(["raised ", text, *places])
 
 
 def _smallest(cases: Cases, law: Law, case: Case) -> Case:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hfdsl.errors import DefinitionError
+from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.protocols import transfer
 from hfdsl.protocols.dispatch import Dispatch, Functions, as_dispatch, as_functions, meaning_of
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import ModeLike
+from hfdsl.protocols.split import kind_of
 from hfdsl.testing.arguments import refused
 
 __tracebackhide__ = True  # pytest shows the user's own lines
@@ -76,8 +77,12 @@ class LawSubject:
     ) -> tuple[Any, Any, RowSplit]:
         """The values that every rank receives."""
         if isinstance(self.tested, Functions):
-            placed, named = self.tested.dispatch_fn(_Group(mesh), *args, **(kwargs or {}))
-            return placed, named, NO_SPLIT
+            returned = self.tested.dispatch_fn(_Group(mesh), *args, **(kwargs or {}))
+            match returned:
+                case (tuple() | list() as placed, dict() as named):
+                    return placed, named, NO_SPLIT
+            message = f"{_name(self.tested.dispatch_fn)} has to give (args, kwargs), and gave {kind_of(returned)}"
+            raise ProtocolError("HF407", message)
         return transfer.dispatch(self.tested, mesh, args, kwargs or {}, pad=pad)
 
     def collect(self, mesh: Mesh, outputs: list[Any], row_split: RowSplit = NO_SPLIT) -> Any:
@@ -101,14 +106,17 @@ def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str |
             message = f"check_laws: like= is for a pair of functions; {tested.name} is declared on mesh axes itself"
             raise DefinitionError("HF921", message)
         return LawSubject(tested.name, tested, tested)
-    dispatch, collect = (getattr(part, "__name__", "?") for part in (tested.dispatch_fn, tested.collect_fn))
-    name = f"the pair {dispatch}, {collect}"
+    name = f"the pair {_name(tested.dispatch_fn)}, {_name(tested.collect_fn)}"
     if like is None:
         return LawSubject(name, tested)
     declared = _resolve_protocol(like, "like=")
     if isinstance(declared, Functions):
         raise refused("check_laws", "like=", "a protocol that is declared on mesh axes", like)
     return LawSubject(name, tested, declared)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", "?")
 
 
 def _resolve_protocol(protocol: object, argument: str) -> Protocol | Functions:

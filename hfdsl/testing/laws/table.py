@@ -17,7 +17,7 @@ from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.testing.laws.composed import composition
 from hfdsl.testing.laws.subject import LawSubject
-from hfdsl.testing.laws.trial import Trial, doubled, mapped, unchanged, usual, want
+from hfdsl.testing.laws.trial import Breach, Trial, doubled, mapped, unchanged, usual, want
 
 RowCounts: TypeAlias = Literal["even", "any"]
 
@@ -231,7 +231,11 @@ def placement(trial: Trial) -> None:
     outputs = trial.apply(mapped, parts)
     full = trial.collect(outputs, added)
     silent = [rank for rank in range(trial.mesh.world_size) if not _has_result(declared, trial.mesh, rank)]
-    others = trial.collect([Junk() if rank in silent else output for rank, output in enumerate(outputs)], added)
+    try:
+        others = trial.collect([Junk() if rank in silent else output for rank, output in enumerate(outputs)], added)
+    except Exception as error:  # noqa: BLE001  # of whatever a protocol under test does
+        looks = f"collect looks at what ranks {silent} return, which have no part in the result: with junk in its place"
+        raise Breach(f"{looks}, it raises {type(error).__name__}: {error}") from None
     same = trial.read(others) == trial.read(full) if trial.subject.joins else len(others) == len(full)
     want(same, f"ranks {silent} have no part in the result and gave junk, which changed it")
 

@@ -92,7 +92,8 @@ class Trial:
         if len(placed) != 1 or not isinstance(placed[0], (list, tuple)):
             raise Breach(f"dispatch of one argument gave {_kind(placed)}: give ([one value per rank], {{}})")
         if len(placed[0]) != mesh.world_size:
-            raise Breach(f"dispatch made {len(placed[0])} parts for {mesh.world_size} ranks")
+            ranks = "1 rank" if mesh.world_size == 1 else f"{mesh.world_size} ranks"
+            raise Breach(f"dispatch has to give a list of {mesh.world_size} for {ranks}, and gave {len(placed[0])}")
         self.parts = list(placed[0])
         return self.parts, row_split
 
