@@ -55,7 +55,8 @@ def names_of(check: str, argument: str, option: object, choices: Sequence[str], 
     """The valid names that an option gives, one or several; all if it is omitted."""
     if option is None:
         return tuple(choices)
-    several = f"the name of a {kind} or several in a list"
+    article = "an" if kind[0] in "aeiou" else "a"
+    several = f"the name of {article} {kind} or several in a list"
     names = (option,) if isinstance(option, str) else several_of(check, argument, several, option)
     for name in names:
         if not isinstance(name, str):

@@ -32,7 +32,7 @@ from hfdsl.testing import (
     lawful,
     run_suite,
 )
-from hfdsl.testing.strategies import batches, meshes, tensors
+from hfdsl.testing.strategies import batches, clusters, dims, graphs, meshes, records, schedules, tensors
 
 
 class B(hf.Dim): ...
@@ -351,6 +351,16 @@ FAKES: list[tuple[Callable[..., Any], str]] = [
     (lambda: drawn(batches(Rows, columns={"y": st.none()})), "HF201: batches: 'Rows' has no column 'y'; there are: x"),
     (lambda: drawn(tensors("float32")), "HF921: tensors: no dtype is called 'float32'; did you mean 'f32'?"),
     (lambda: drawn(meshes(axes=("ddp",))), "HF921: meshes: no axis is called 'ddp'; did you mean 'dp'?"),
+    (lambda: drawn(tensors(3)), "HF921: tensors: dtype takes a dtype of hfdsl or its name, as in 'f32', got 3"),  # type: ignore[arg-type]
+    (lambda: drawn(tensors("f32", 3)), "HF921: tensors: shape takes the lengths of the dims in a tuple, as in (2"),  # type: ignore[arg-type]
+    (lambda: drawn(tensors("f32", (-1,))), "HF921: tensors: a length in shape takes a whole number of at least 0"),
+    (lambda: drawn(schedules(late="drops")), "HF921: schedules: no discipline is called 'drops'; did you mean 'drop'?"),  # type: ignore[arg-type]
+    (lambda: drawn(schedules(slowest=0)), "HF921: schedules: slowest= takes a whole number of at least 1, got 0"),
+    (lambda: drawn(records(max_columns=0)), "HF921: records: max_columns= takes a whole number of at least 1, got 0"),
+    (lambda: drawn(graphs(max_nodes=0)), "HF921: graphs: max_nodes= takes a whole number of at least 1, got 0"),
+    (lambda: drawn(dims(dict)), "HF921: dims: records takes classes derived from hf.Batch, got the class dict"),  # type: ignore[arg-type]
+    (lambda: drawn(clusters(3)), "HF921: clusters: held takes pools, each an hf.ResourcePool, got 3"),  # type: ignore[arg-type]
+    (lambda: drawn(meshes(axes=3)), "HF921: meshes: axes= takes the name of an axis or several in a list, got 3"),  # type: ignore[arg-type]
     (lambda: drawn(meshes(max_world=0)), "HF921: meshes: max_world= takes a whole number of at least 1, got 0"),
 ]
 

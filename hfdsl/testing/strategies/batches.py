@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 from hypothesis import strategies as st
 
 from hfdsl.errors import WiringError
-from hfdsl.testing.arguments import names_of, refused
+from hfdsl.testing.arguments import names_of, number_of, refused, several_of
 from hfdsl.testing.strategies.sizes import dims
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
@@ -59,7 +59,7 @@ def tensors(
     ``extreme`` ones have infinities, values that are no number, the largest and smallest, and may not be contiguous.
 
     Raises:
-        DefinitionError: HF921 for an unknown dtype.
+        DefinitionError: HF921 for an unknown dtype, and for a shape that is none.
 
     >>> from hypothesis import find
     >>> find(tensors("i8", (2, 2)), lambda x: x[0, 0] == 127)
@@ -71,6 +71,11 @@ def tensors(
     if isinstance(dtype, str):
         names_of("tensors", "dtype", dtype, list(BY_NAME), "dtype")
     chosen = draw(st.sampled_from(DTYPES)) if dtype is None else BY_NAME[dtype] if isinstance(dtype, str) else dtype
+    if not isinstance(chosen, type) or chosen not in DTYPES:
+        raise refused("tensors", "dtype", "a dtype of hfdsl or its name, as in 'f32'", dtype)
+    shape = several_of("tensors", "shape", "the lengths of the dims in a tuple, as in (2, 3)", shape)
+    for length in shape:
+        number_of("tensors", "a length in shape", length, 0)
     count, values = 1, elements(chosen, extreme=extreme)
     for length in shape:
         count *= length

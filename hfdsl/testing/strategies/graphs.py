@@ -10,6 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from hfdsl.testing.arguments import number_of
+
 HEAD = """
 import hfdsl as hf
 from hfdsl.testing.sample_roles import *
@@ -130,6 +132,7 @@ def graphs(draw: st.DrawFn, *, max_nodes: int = 12) -> Program:
     >>> program.load()["program"].check(program.load()["deployment"], program.load()["dims"]).ok
     True
     """
+    number_of("graphs", "max_nodes=", max_nodes)
     dp, ranks = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
     program = Program(dp, draw(st.sampled_from([1, 2])), ranks, draw(st.sampled_from([24, 48])))
     prompts = ProgramLine("prompts", "SamplePrompts", program.rows, "prompts")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hfdsl.deploy.cluster import Cluster, Nodes
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.protocols.mesh import AXES, Mesh
-from hfdsl.testing.arguments import names_of, number_of
+from hfdsl.testing.arguments import names_of, number_of, refused
 
 ORDERS = tuple(permutations(AXES))
 
@@ -79,6 +79,9 @@ def clusters(draw: st.DrawFn, *held: ResourcePool) -> Cluster:
     >>> str(find(clusters(ResourcePool([2, 2])), lambda cluster: True))
     '2 nodes of 2 GPUs (80 GiB) and 16 CPUs'
     """
+    for pool in held:
+        if not isinstance(pool, ResourcePool):
+            raise refused("clusters", "held", "pools, each an hf.ResourcePool", pool)
     owners = dict.fromkeys(root for pool in held for root in roots(pool))
     kinds = []
     for owner in owners or {ResourcePool([1], name="pool"): None}:

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import note
 from hypothesis import strategies as st
 
+from hfdsl.testing.arguments import number_of
 from hfdsl.testing.strategies.graphs import load
 from hfdsl.types.batches import Batch
 from hfdsl.types.dtypes import DTYPES
@@ -35,6 +36,7 @@ def records(draw: st.DrawFn, *, max_columns: int = 5) -> type[Batch]:
     >>> issubclass(found, Batch), list(found.__annotations__)
     (True, ['a', 'b'])
     """
+    number_of("records", "max_columns=", max_columns)
     row = draw(st.sampled_from(("B", "hf.Mul[B, Literal[2]]")))
     always = _column(row)  # without one the number of rows would be unknown
     kinds = always | always.map(lambda kind: f"{kind} | None") | st.sampled_from(METRICS)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hfdsl.protocols.queueing import DISCIPLINES, Late, needed_places
 from hfdsl.runtime.schedule import QueueSpec
 from hfdsl.runtime.simulation import Simulation, Slots, simulate
+from hfdsl.testing.arguments import names_of, number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ class QueueSchedule:
 def schedules(draw: st.DrawFn, late: Late | None = None, losses: bool = True, slowest: int = 30) -> QueueSchedule:
     """Schedules of a small queue, with a long tail; with ``losses`` a filter loses up to two thirds of the groups.
 
+    Raises:
+        DefinitionError: HF921 for an unknown discipline, or ``slowest`` below 1.
+
     >>> from hypothesis import given, settings
     >>> from hfdsl.testing import check_decisions
     >>> @settings(max_examples=10)
@@ -53,6 +57,9 @@ def schedules(draw: st.DrawFn, late: Late | None = None, losses: bool = True, sl
     ...     check_decisions(schedule.spec, schedule.simulate().decisions)
     >>> keep_the_laws()
     """
+    if late is not None:
+        names_of("schedules", "late=", late, DISCIPLINES, "discipline")
+    number_of("schedules", "slowest=", slowest)
     lag, batch = draw(st.integers(0, 4)), draw(st.integers(1, 4))
     lost = draw(st.lists(st.booleans(), max_size=6)) if losses else []
     lost_groups = (*lost, *(False for _ in range(1 + len(lost) // 2)))

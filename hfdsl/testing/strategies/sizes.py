@@ -16,6 +16,7 @@ from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import SizeError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.signatures import RecordType
+from hfdsl.testing.arguments import refused
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.dims import Atom, Dim, Size, constant, solve
 
@@ -36,6 +37,7 @@ def dims(
 
     Raises:
         SizeError: HF310 if no size of the row dim makes ``b`` rows.
+        DefinitionError: HF921 for what is no record.
 
     >>> import hfdsl as hf
     >>> from typing import Literal
@@ -47,6 +49,9 @@ def dims(
     >>> find(dims(Halves), lambda sizes: True)
     {B: 2}
     """
+    for record in records:
+        if not isinstance(record, type) or not issubclass(record, Batch):
+            raise refused("dims", "records", "classes derived from hf.Batch", record)
     bound: dict[Any, int] = dict(sizes or {})
     row = schema(records[0]).row if records else None
     if b is not None and row is not None:
