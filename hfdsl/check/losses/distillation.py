@@ -13,25 +13,21 @@ Whatever is called a teacher is one: a column, or a model. A worked example, of 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final
 
-from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
-from hfdsl.check.bodies.names import last_name, value_of
-from hfdsl.check.bodies.objects import KnownObject
+from hfdsl.check.bodies.names import last_name
 from hfdsl.check.losses import divergences
 from hfdsl.check.losses.divergences import DistillationValue, ModelNumbers, TeacherDivergence, TeacherGap
-from hfdsl.check.losses.gradients import OPTIONS
+from hfdsl.check.losses.minimized import MinimizedLosses
 from hfdsl.check.losses.names import COEFFICIENT, LOG_PROB, OTHERS
 from hfdsl.check.losses.sides import words_of
 from hfdsl.check.losses.slopes import COUNT, Model, Number, number
-from hfdsl.check.losses.terms import Dictionary, Several
-from hfdsl.check.sources import Function, span_of
+from hfdsl.check.losses.terms import Several
 from hfdsl.graph.samples import is_float_column
-from hfdsl.graph.signatures import PortType, StaticType
-from hfdsl.graph.spans import Span, definition_span
+from hfdsl.graph.signatures import StaticType
 from hfdsl.types.columns import ColumnSpec
 
 TEACHER: Final = "teacher"
@@ -49,40 +45,15 @@ FORMULAS: Final = frozenset({"masked", "masked_mean", "masked_sum"})
 """Formulas of hfdsl that take some of their numbers, their mean, or their sum."""
 
 
-class MinimizedDivergence(NamedTuple):
-    """A value that gradients are taken of, with its place."""
-
-    value: DistillationValue
-    place: Span
-
-
-class DistillationInterpretation(FlowInterpretation[DistillationValue]):
-    """The interpretation of a body in terms of a distillation loss; ``numbers`` are those of attributes of the role."""
-
-    numbers: Mapping[str, float]
-    trusts_coefficients: bool = True
+class DistillationInterpretation(MinimizedLosses[DistillationValue]):
+    """The interpretation of a body in terms of a distillation loss."""
 
     def begin(self) -> None:
         """Begin without losses."""
-        self.minimized, self.numbers = list[MinimizedDivergence](), {}
-        self.file = definition_span(self.body).file
+        super().begin()
         self.names |= {name: COUNT for name, kind in self.ports.items() if isinstance(kind, StaticType)}
 
     # -- functions
-
-    def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
-        """The interpretation of a function that the body calls, which collects into the same list."""
-        inner = super().inner(body, definition, ports)
-        inner.minimized, inner.numbers = self.minimized, self.numbers
-        inner.trusts_coefficients = self.trusts_coefficients
-        return inner
-
-    def enter(self, owner: KnownObject, name: str) -> None:
-        """Begin a method of an object, which has other attributes than the role."""
-        super().enter(owner, name)
-        self.names[name] = Model(frozenset(words_of(owner.path)))
-        if owner.path != "self":
-            self.numbers = {}
 
     # -- values
 
@@ -93,18 +64,6 @@ class DistillationInterpretation(FlowInterpretation[DistillationValue]):
     def detached(self, value: DistillationValue) -> DistillationValue:
         """A value without its gradient."""
         return divergences.constant(value)
-
-    def several(self, values: Sequence[DistillationValue]) -> DistillationValue:
-        """A tuple of values."""
-        return Several(tuple(values))
-
-    def table(self, entries: Mapping[str, DistillationValue]) -> DistillationValue:
-        """A dictionary of values."""
-        return Dictionary(dict(entries))
-
-    def entries(self, value: DistillationValue) -> Mapping[str, DistillationValue] | None:
-        """The values of a dictionary by key."""
-        return value.entries if isinstance(value, Dictionary) else None
 
     def of_part(self, value: DistillationValue, position: int) -> DistillationValue:
         """The value at a position of a tuple."""
@@ -127,18 +86,6 @@ class DistillationInterpretation(FlowInterpretation[DistillationValue]):
             return None
         return ModelNumbers("teacher", "probs" if "prob" in name else "any", picked, constant=True)
 
-    def value(self, node: ast.expr) -> DistillationValue:
-        """The value of an expression: also a literal number, or a constant of the module."""
-        match node:
-            case ast.Constant(int() | float() as literal):
-                return number(literal)
-            case ast.Name(name) if name not in self.names and not self.scope.sets(name):
-                known = value_of(self.body, name)
-                return number(known) if isinstance(known, (int, float)) else None
-            case ast.Attribute(owner, name) if name != "tensor":
-                return self.attribute(node, owner, name)
-        return super().value(node)
-
     def attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> DistillationValue:
         """An attribute: a number of the role, a model that it keeps, or a part of what a model gives."""
         if name in self.numbers and last_name(owner) == "self":
@@ -158,7 +105,7 @@ class DistillationInterpretation(FlowInterpretation[DistillationValue]):
         """The result of an operation, also of a model that cannot be read."""
         function, source, others = operation.function, operation.source, operation.others
         if function in ("backward", "grad"):
-            self.minimized.append(MinimizedDivergence(_minimized(operation), self.place(operation.node)))
+            self.minimize(operation)
             return None
         if function in ("detach", "item", "tolist"):
             return self.detached(source)
@@ -182,10 +129,6 @@ class DistillationInterpretation(FlowInterpretation[DistillationValue]):
         is_picked = LOG_PROB.fullmatch(function) is not None
         side: divergences.DistillationSide = "teacher" if TEACHER in words else "student"
         return ModelNumbers(side, "log_probs" if is_picked else "any", is_picked)
-
-    def place(self, node: ast.expr) -> Span:
-        """Where an expression is written."""
-        return span_of(self.file, node)
 
     # -- calls
 
@@ -212,13 +155,3 @@ class DistillationInterpretation(FlowInterpretation[DistillationValue]):
         if not (function.__module__ or "").startswith("hfdsl."):
             return super().of_call(call, function, positional, named)
         return next(iter(positional), None) if function.__name__ in FORMULAS else None
-
-
-def _minimized(operation: Operation[DistillationValue]) -> DistillationValue:
-    """The value that gradients are taken of, as they are: ``loss.backward()``, ``accelerator.backward(loss)``."""
-    source, positional, others = operation.source, operation.positional, operation.others
-    if not operation.named.keys() <= OPTIONS:
-        return None
-    if isinstance(source, (Model, type(None))):
-        return others[0] if len(positional) == 1 else None
-    return None if positional and operation.function == "backward" else source

@@ -21,15 +21,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
-from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
-from hfdsl.check.bodies.names import last_name, value_of
-from hfdsl.check.bodies.objects import CalledFunction, KnownObject
+from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.objects import CalledFunction
 from hfdsl.check.bodies.row_tensors import METADATA
 from hfdsl.check.losses import slopes
-from hfdsl.check.losses.gradients import OPTIONS
+from hfdsl.check.losses.minimized import MinimizedLosses
 from hfdsl.check.losses.names import COEFFICIENT, LOG_PROB
 from hfdsl.check.losses.pair_scores import pair_result, stacked_scores
 from hfdsl.check.losses.preference_operations import (
@@ -57,11 +56,10 @@ from hfdsl.check.losses.slopes import (
     Slope,
 )
 from hfdsl.check.losses.terms import Dictionary, Several
-from hfdsl.check.sources import Function, span_of
+from hfdsl.check.sources import Function
 from hfdsl.check.syntax_trees import index_parts
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
-from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
 
@@ -72,32 +70,21 @@ HYPERPARAMETER: Final = re.compile(r"(.*_)?(eps|epsilon|gamma|offset|target|tau)
 """The names of attributes that are numbers of any sign, besides coefficients."""
 
 
-class Minimized(NamedTuple):
-    """A value that gradients are taken of, with its place."""
-
-    value: PreferenceValue
-    place: Span
-
-
-class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
+class PreferenceInterpretation(MinimizedLosses[PreferenceValue]):
     """The interpretation of a body in terms of a preference loss.
 
-    ``sides`` are those of columns, by name; ``desirable`` is the name of one that tells good responses. ``numbers`` are
-    those of attributes of the role, and without them, a coefficient is positive where ``trusts_coefficients``. Of a
+    ``sides`` are those of columns, by name; ``desirable`` is the name of one that says which responses are good. Of a
     role that ``learns_scores``, whatever its model gives is a score.
     """
 
     sides: Mapping[str, int]
-    numbers: Mapping[str, float]
-    trusts_coefficients: bool
     learns_scores: bool
     desirable: str
 
     def begin(self) -> None:
         """Begin without losses."""
-        self.minimized = list[Minimized]()
-        self.file = definition_span(self.body).file
-        self.sides, self.numbers, self.trusts_coefficients, self.learns_scores = {}, {}, True, False
+        super().begin()
+        self.sides, self.learns_scores = {}, False
         self.desirable = ""
 
     def know(
@@ -116,17 +103,8 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
     def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
         """The interpretation of a function that the body calls, which collects into the same list."""
         inner = super().inner(body, definition, ports)
-        inner.minimized, inner.sides, inner.numbers = self.minimized, self.sides, self.numbers
-        inner.trusts_coefficients, inner.learns_scores = self.trusts_coefficients, self.learns_scores
-        inner.desirable = self.desirable
+        inner.sides, inner.learns_scores, inner.desirable = self.sides, self.learns_scores, self.desirable
         return inner
-
-    def enter(self, owner: KnownObject, name: str) -> None:
-        """Begin a method of an object, which has other attributes than the role."""
-        super().enter(owner, name)
-        self.names[name] = Model(frozenset(words_of(owner.path)))
-        if owner.path != "self":
-            self.numbers = {}
 
     def evaluated(self, called: CalledFunction, call: ast.Call) -> PreferenceValue:
         """The value that a function returns: scores, if it says so by its name."""
@@ -154,18 +132,6 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
             case Dictionary(entries):
                 return Dictionary({key: self.detached(entry) for key, entry in entries.items()})
         return value
-
-    def several(self, values: Sequence[PreferenceValue]) -> PreferenceValue:
-        """A tuple of values."""
-        return Several(tuple(values))
-
-    def table(self, entries: Mapping[str, PreferenceValue]) -> PreferenceValue:
-        """A dictionary of values."""
-        return Dictionary(dict(entries))
-
-    def entries(self, value: PreferenceValue) -> Mapping[str, PreferenceValue] | None:
-        """The values of a dictionary by key."""
-        return value.entries if isinstance(value, Dictionary) else None
 
     def of_part(self, value: PreferenceValue, position: int) -> PreferenceValue:
         """The value at a position of a tuple; what a model returns together is all of its."""
@@ -200,18 +166,6 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
         """Set the value of a name, which may say that it has scores."""
         super().set(target, called_score(value, target.id) if isinstance(target, ast.Name) else value)
 
-    def value(self, node: ast.expr) -> PreferenceValue:
-        """The value of an expression: also a literal number, or a constant of the module."""
-        match node:
-            case ast.Constant(int() | float() as literal):
-                return slopes.number(literal)
-            case ast.Name(name) if name not in self.names and not self.scope.sets(name):
-                constant = value_of(self.body, name)
-                return slopes.number(constant) if isinstance(constant, (int, float)) else None
-            case ast.Attribute(owner, name) if name != "tensor":
-                return self.attribute(node, owner, name)
-        return super().value(node)
-
     def attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> PreferenceValue:
         """An attribute: a number of the role, a model that it keeps, or a part of what a model gives."""
         if name in self.numbers and last_name(owner) == "self":
@@ -243,7 +197,7 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
         """The result of an operation: on halves, of either."""
         function, source, others = operation.function, operation.source, operation.others
         if function in ("backward", "grad"):
-            self.minimized.append(Minimized(_minimized(operation), self.place(operation.node)))
+            self.minimize(operation)
             return None
         if function in ("detach", "item", "tolist"):
             return self.detached(source)
@@ -275,10 +229,6 @@ class PreferenceInterpretation(FlowInterpretation[PreferenceValue]):
         if operation.function not in SCORES or not is_numeric:
             return None
         return operation_result(replace(operation, source=values[0], others=values[1:]), self.place(operation.node))
-
-    def place(self, node: ast.expr) -> Span:
-        """Where an expression is written."""
-        return span_of(self.file, node)
 
     # -- calls
 
@@ -342,13 +292,3 @@ def _may_cut(operation: Operation[PreferenceValue]) -> bool:
 def _is_smoothing(name: str, number: float = 0.0) -> bool:
     """Whether a number is the smoothing of labels: the share of pairs whose labels may be wrong, less than half."""
     return "smoothing" in name and 0 <= number < 0.5
-
-
-def _minimized(operation: Operation[PreferenceValue]) -> PreferenceValue:
-    """The value that gradients are taken of, as they are: ``loss.backward()``, ``accelerator.backward(loss)``."""
-    source, positional, others = operation.source, operation.positional, operation.others
-    if not operation.named.keys() <= OPTIONS:
-        return None
-    if isinstance(source, (Model, type(None))):
-        return others[0] if len(positional) == 1 else None
-    return None if positional and operation.function == "backward" else source
