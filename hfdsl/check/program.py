@@ -27,11 +27,11 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from inspect import getattr_static
 from itertools import chain
 from types import FunctionType, MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from hfdsl.check.findings import Label
 from hfdsl.check.sizes.requirements import config_fields
@@ -59,6 +59,8 @@ from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,11 @@ class Program:
     def _overrides(self) -> dict[tuple[str, int], Signature | None]:
         return {}
 
+    @cached_property
+    def facts(self) -> dict[tuple[object, int], Any]:
+        """The facts about nodes that ``derived_once`` keeps, by the function that derives them and the node."""
+        return {}
+
     def rows(self, node: Node) -> Size | None:
         """The rows of what a node makes: of a record or a column."""
         value = self.inference.values[node.id]
@@ -274,6 +281,20 @@ class Program:
         if not isinstance(node.op, RoleCall):
             return None
         return _chunk_count(self.placement(node), node.op.signature.protocol)
+
+
+def derived_once(derive: Callable[[Program, Node], T]) -> Callable[[Program, Node], T]:
+    """Keep what a function derives of a node of a program: several rules ask for it."""
+
+    @wraps(derive)
+    def fact(program: Program, node: Node) -> T:
+        key = derive, node.id
+        if key not in program.facts:
+            program.facts[key] = derive(program, node)
+        result: T = program.facts[key]
+        return result
+
+    return fact
 
 
 def _argument_rows(inference: Inference, node: Node) -> Mapping[str, Size]:

@@ -161,6 +161,7 @@ def _is_model(kind: type) -> bool:
     return any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
 
 
+@lru_cache(maxsize=256)
 def is_followed(kind: type) -> bool:
     """Whether a class is the user's own, and makes objects of itself alone."""
     is_plain = all(
@@ -265,7 +266,7 @@ def given_values(role: type, arguments: Mapping[str, object]) -> Mapping[str, Ke
 
 def _given(value: object) -> KeptValue:
     """The class of an object that a constructor is given, or a function."""
-    kind = type(value)
+    kind: type = type(value)
     has_own_methods = any(callable(getattr(kind, name, None)) for name in getattr(value, "__dict__", {}))
     return kind if is_followed(kind) and not has_own_methods else function_of_user(value)
 

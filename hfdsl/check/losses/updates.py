@@ -36,7 +36,7 @@ from hfdsl.check.losses.collected import Collected
 from hfdsl.check.losses.interpretation import PolicyInterpretation
 from hfdsl.check.losses.rates import has_negative_rate, rates
 from hfdsl.check.losses.terms import PolicyValue, Quantity, Several
-from hfdsl.check.program import Program, call_numbers, signature_of
+from hfdsl.check.program import Program, call_numbers, derived_once, signature_of
 from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature
@@ -74,6 +74,7 @@ class Minimizer(NamedTuple):
     has_negative_numbers: bool
 
 
+@derived_once
 def minimizer(program: Program, node: Node) -> Minimizer | None:
     """The method that a call runs, if it is a user's that takes optimizer steps; None if it may not minimize."""
     signature = signature_of(node)
