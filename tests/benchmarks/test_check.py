@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 ROWS = (
     "PPO on 16,384 GPUs",
@@ -39,6 +41,7 @@ def test_the_table_has_every_row_with_its_target() -> None:
         assert line.startswith(name)
 
 
+@pytest.mark.nightly
 def test_machines_read_the_same_rows() -> None:
     report: dict[str, Any] = json.loads(printed("--json"))
     assert [row["name"] for row in report["rows"]] == list(ROWS)

@@ -74,6 +74,7 @@ def test_the_mended_program_runs(name: str) -> None:
     run(mended_folder(FIXTURES_RUN) / f"{name}.py")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", RAY)
 def test_the_mended_program_runs_on_ray(name: str, ray_cluster: object) -> None:
     run(mended_folder(FIXTURES_RUN) / f"{name}.py")

@@ -145,6 +145,7 @@ def test_weights_stay_until_the_calls_that_wait_for_them_have_ended(ray_cluster:
         assert time.monotonic() < until
 
 
+@pytest.mark.nightly
 def test_weights_of_a_process_that_is_gone_are_a_loss(ray_cluster: Any) -> None:
     """So a run with retries goes back, and does not take it for an error of the role that loads."""
     pair = start(ray_cluster, 2)

@@ -44,6 +44,7 @@ def test_writing_into_what_arrived_is_refused(ray_cluster: Any, launched: Any) -
         running.step(inputs())
 
 
+@pytest.mark.nightly_cases("ray")
 @pytest.mark.parametrize("launched", ["local", "ray"])
 def test_writing_into_what_is_under_way_is_refused(ray_cluster: Any, launched: Any) -> None:
     with (

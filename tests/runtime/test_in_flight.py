@@ -589,6 +589,7 @@ def test_an_actor_whose_weights_are_copied_trains_on_while_they_wait_for_their_e
     assert second["actor.update"].start < first["engine.load"].start
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*lost rank:hfdsl.errors.HfWarning")
 def test_weights_that_were_to_be_read_in_the_memory_of_a_lost_process_are_sent_again(
     ray_cluster: Any, tmp_path: Path

@@ -101,6 +101,7 @@ def undisturbed(late: Late | None, recovers: bool) -> tuple[list[list[float]], i
     return results, count
 
 
+@pytest.mark.nightly_besides("None-False", "wait-True", "drop-False", "refill-True")
 @pytest.mark.parametrize("recovers", [False, True])
 @pytest.mark.parametrize("late", [None, "wait", "drop", "refill"])
 @settings(max_examples=examples(160), deadline=None)

@@ -177,6 +177,7 @@ def test_a_loss_while_the_loader_reads_costs_no_bit(
         check_decisions(case.spec, decisions(log))
 
 
+@pytest.mark.nightly_besides("False-retries0", "True-retries1")
 @pytest.mark.parametrize("retries", [hf.Retries(attempts=9, every=2), hf.Retries(attempts=9, every=None)])
 @pytest.mark.parametrize("goes_back", [False, True])
 def test_a_loss_after_a_save_reads_the_batch_again_for_which_it_waited_unless_the_file_has_it(
@@ -385,6 +386,7 @@ def test_a_file_has_the_batch_that_the_loader_reads_during_an_interrupt(
     assert results == undisturbed
 
 
+@pytest.mark.nightly_cases("drop")
 @pytest.mark.parametrize("late", ["drop", "refill"])
 def test_on_ray_updates_go_on_while_the_loader_reads(ray_cluster: Any, tmp_path: Path, late: Late) -> None:
     """The loader yields its fourth batch once three updates have ended, and a checkpoint waits for it."""

@@ -297,6 +297,7 @@ def test_sources_of_which_one_falls_behind_for_ever_are_refused() -> None:
         list(running.stream(batches))
 
 
+@pytest.mark.nightly
 def test_ray_takes_groups_as_they_end_and_repeats_them(ray_cluster: Any, tmp_path: Path) -> None:
     for case in (SERIES, BESIDE):
         log = tmp_path / case.shape

@@ -181,6 +181,7 @@ def test_the_first_steps_are_made_with_the_weights_of_the_actor() -> None:
     first_steps_are_made_with_the_weights_of_the_actor("local")
 
 
+@pytest.mark.nightly
 def test_on_ray_the_first_steps_are_made_with_the_weights_of_the_actor(ray_cluster: Any) -> None:
     first_steps_are_made_with_the_weights_of_the_actor("ray")
 

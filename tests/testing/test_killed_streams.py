@@ -198,6 +198,7 @@ def test_an_engine_that_takes_weights_in_flight_resumes(ray_cluster: Any, late: 
     check_stream(on_ray(plan, None), in_flight_programs.prompts(8, 4), interruptions=["kill"], tries=2)
 
 
+@pytest.mark.nightly
 def test_a_step_that_processes_train_twice_is_found(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank of the engine is killed in step 5, and the actor keeps the state from before the steps repeated."""
     without_restoring(monkeypatch)

@@ -450,6 +450,7 @@ class Reversed(Actor):
         return {**parts, EMBEDDINGS: getattr(parts[EMBEDDINGS], "tensor", parts[EMBEDDINGS]).flip(0)}
 
 
+@pytest.mark.nightly_cases("Mesh(pp=1 dp=2 tp=1)")
 @pytest.mark.parametrize("mesh", [hf.Mesh(dp=2), hf.Mesh(dp=2, tp=2)], ids=str)
 def test_sharded_roles_hold_what_they_declare_on_ray(mesh: hf.Mesh, ray_cluster: Any) -> None:
     check_layouts(synced(Actor, mesh, hf.Mesh(tp=2), "fsdp"), backend="ray")
@@ -465,6 +466,7 @@ class Unreadable(Actor):
         raise ValueError("nothing is held")
 
 
+@pytest.mark.nightly_cases("ray")
 @pytest.mark.parametrize("backend", ["local", "ray"])
 def test_a_role_that_raises_is_named(backend: Literal["local", "ray"], ray_cluster: Any) -> None:
     with pytest.raises(

@@ -124,6 +124,7 @@ def test_a_mistake_is_mended_and_all_else_stays(right: str, wrong: str, newline:
     assert apply(text, edits) == RUN.replace("\n", newline)
 
 
+@pytest.mark.nightly_cases("repaired1", "repaired3")
 @pytest.mark.parametrize(
     ("right", "wrong", "repaired"),
     [

@@ -18,14 +18,13 @@ from types import ModuleType
 import pytest
 
 import hfdsl as hf
-from tests.nightly import NIGHTLY
 from tests.tools.test_mypy_plugin import mypy
 from tests.typing.mutations import MUTATIONS, dataflows, mutants
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "tests/corpus/valid").glob("*.py"))
-pytestmark = [pytest.mark.xdist_group("plugin"), pytest.mark.sampled]  # one process: the cache is one
-MUTANTS = 24 if NIGHTLY else 2
+pytestmark = pytest.mark.xdist_group("plugin")  # one process: the cache is one
+MUTANTS = 24
 """How many mutants of each program are tried."""
 
 
@@ -57,6 +56,7 @@ def lines_of_dataflows(text: str) -> set[int]:
     return {line for flow in dataflows(ast.parse(text)) for line in range(flow.lineno, (flow.end_lineno or 0) + 1)}
 
 
+@pytest.mark.nightly
 def test_a_check_reports_mutants_that_mypy_reports(tmp_path: Path) -> None:
     texts: dict[str, str] = {}
     kinds: dict[str, str] = {}

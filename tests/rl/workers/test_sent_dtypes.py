@@ -118,6 +118,7 @@ def test_a_sampler_states_what_it_keeps(config: w.SamplerConfig, role: type[w.Sa
     assert {name: (tuple(part.tensor.shape), part.tensor.dtype) for name, part in held.items()} == stated
 
 
+@pytest.mark.nightly_besides("tp=2-exchange", "dp=2-store", "merged-exchange", "one rank-store")
 @pytest.mark.parametrize("direct", [True, False], ids=["exchange", "store"])
 @pytest.mark.parametrize(
     ("mesh", "lora"),
