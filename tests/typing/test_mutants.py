@@ -57,6 +57,7 @@ def lines_of_dataflows(text: str) -> set[int]:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)  # two dozen mutants of each program
 def test_a_check_reports_mutants_that_mypy_reports(tmp_path: Path) -> None:
     texts: dict[str, str] = {}
     kinds: dict[str, str] = {}
