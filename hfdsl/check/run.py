@@ -26,7 +26,7 @@ from hfdsl.graph.infer import infer
 from hfdsl.graph.parameters import with_placed_roles
 from hfdsl.graph.spans import Span, caller_span, definition_span
 from hfdsl.graph.trace import trace
-from hfdsl.protocols.role_facts import sampling_engine
+from hfdsl.protocols import role_facts
 from hfdsl.types.dims import Dim, Sizes
 from hfdsl.types.numbers import is_count
 
@@ -139,7 +139,7 @@ def _times(context: Context) -> Iterator[str]:
 def _engines(placements: Mapping[str, Placement[Any]]) -> Iterator[tuple[str, str]]:
     """The roles that sample with another engine than the trainer's, and the engine."""
     for role, place in placements.items():
-        if engine := sampling_engine(place.role, place.args, place.kwargs):
+        if engine := role_facts.samples_with.of(place):
             yield role, engine
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, StaticType
-from hfdsl.protocols.role_facts import declared_state_bytes
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.state import effects_of
 
 
@@ -25,7 +25,7 @@ def value_bytes(node: Node, deployment: Deployment | None) -> int | None:
     place = deployment.placements.get(node.op.role) if deployment and isinstance(node.op, RoleCall) else None
     if place is None or not isinstance(node.op, RoleCall):
         return None
-    declared = declared_state_bytes(place.role, place.args, place.kwargs)
+    declared = role_facts.state_bytes.of(place)
     exported = [effect.state for effect in effects_of(node.op.signature.body) if effect.kind == "exports"]
     return sum(declared[state] for state in exported) if exported and declared.keys() >= set(exported) else None
 

@@ -15,10 +15,10 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.graph.signatures import Signature, StaticType
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.layouts import Layout, Parameter, Replicas
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.role_facts import stated_parameters
 from hfdsl.protocols.state import Effect, EffectKind, effects_of
 from hfdsl.protocols.worker import Worker
 
@@ -42,7 +42,7 @@ class SyncSide:
         place = self.placement
         if self.overridden is not None:
             return None
-        return stated_parameters(place.role, place.args, place.kwargs).get(self.effect.state)
+        return role_facts.state_parameters.of(place).get(self.effect.state)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hfdsl.graph.program import RoleCall
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.protocols.role_facts import declared_concurrency
+from hfdsl.protocols import role_facts
 
 
 def concurrent_calls(plan: Plan, step: Step) -> int:
@@ -12,7 +12,7 @@ def concurrent_calls(plan: Plan, step: Step) -> int:
     if step.role is None:
         return 1
     place = plan.deployment[step.role]
-    return declared_concurrency(place.role, place.args, place.kwargs).get(step.signature.name, 1)
+    return role_facts.concurrent_calls.of(place).get(step.signature.name, 1)
 
 
 def calls_at_once(plan: Plan, step: Step) -> int:

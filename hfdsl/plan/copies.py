@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.deploy.retries import Retries
 from hfdsl.plan.plan import Plan
-from hfdsl.protocols.role_facts import declared_kept_bytes
+from hfdsl.protocols import role_facts
 from hfdsl.types.numbers import byte_amount
 
 
@@ -43,7 +43,7 @@ def pool_copies(plan: Plan, retries: Retries) -> Iterator[PoolCopies]:
         for role in (role for group in plan.groups if group.pool == pool for role in group.roles):
             place = plan.deployment[role]
             if callable(getattr(place.role, "state", None)):
-                parts = declared_kept_bytes(place.role, place.mesh, place.args, place.kwargs)
+                parts = role_facts.kept_bytes.of(place)
                 of_rank += sum(parts.values())
                 unknown += [] if parts else [role]
         if of_rank or unknown:

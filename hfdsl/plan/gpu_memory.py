@@ -22,8 +22,9 @@ from hfdsl.deploy.pools import ResourcePool, slot_ranges
 from hfdsl.graph.program import RoleCall
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.syncs import SyncTraffic
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.offloading import Part, resident
-from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes
+from hfdsl.protocols.role_facts import GpuBytes
 from hfdsl.types.numbers import byte_amount, byte_amounts
 
 CONTEXT: Final = 2**29
@@ -62,7 +63,7 @@ class GpuPeak:
 
 
 def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
-    """The peak of all GPUs that the same roles use, where one of them states its memory, as ``role_facts`` has it.
+    """The peak of all GPUs that the same roles use, where one of them states its ``gpu_bytes``.
 
     While weights go from one role to another, buffers of two buckets are on the GPUs of both, also on their way to host
     memory, for the parts that do not leave or arrive where a role has them (``message_memory``). Where only changes go,
@@ -77,10 +78,7 @@ def gpu_peaks(plan: Plan, syncs: Sequence[SyncTraffic]) -> Iterator[GpuPeak]:
     for root, slots, roles in shared_slots(plan.deployment):
         slots_by_roles.setdefault(roles, []).append((root, slots))
     for sharing, ranges in slots_by_roles.items():
-        stated = {
-            name: declared_gpu_bytes(places[name].role, places[name].mesh, places[name].args, places[name].kwargs)
-            for name in sharing
-        }
+        stated = {name: role_facts.gpu_bytes.of(places[name]) for name in sharing}
         phases = {name: stated[name] for name in sharing if stated[name]}
         unknown = tuple(name for name in sharing if not stated[name])
         processes = sum(not set(sharing).isdisjoint(group.roles) for group in plan.groups)

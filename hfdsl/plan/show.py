@@ -20,7 +20,7 @@ from hfdsl.plan.syncs import SyncTraffic
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.plan.versions import tokens_have_versions, versions_text
 from hfdsl.plan.weight_senders import weight_senders
-from hfdsl.protocols.role_facts import sampling_engine
+from hfdsl.protocols import role_facts
 from hfdsl.types.columns import ObjSpec
 from hfdsl.types.numbers import byte_amount
 
@@ -43,7 +43,7 @@ def show(plan: Plan, syncs: Sequence[SyncTraffic]) -> str:
 def _role(plan: Plan, name: str) -> str:
     placement = plan.deployment[name]
     memory = f", {placement.gpu_memory} of each GPU" if placement.gpu_memory else ""
-    engine = sampling_engine(placement.role, placement.args, placement.kwargs)
+    engine = role_facts.samples_with.of(placement)
     samples = f", samples with {engine}" if engine else ""
     return f"{name} ({placement.role.__name__}, {placement.mesh}{samples}{memory})"
 

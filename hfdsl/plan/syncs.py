@@ -26,7 +26,7 @@ from hfdsl.plan.predict import BANDWIDTHS, LATENCY_SECONDS
 from hfdsl.plan.resharding import Schedule, compile_schedule
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.transports import exchanges, goes_direct
-from hfdsl.protocols.role_facts import declared_reshards
+from hfdsl.protocols import role_facts
 from hfdsl.types.numbers import byte_amount
 
 
@@ -181,8 +181,7 @@ def _reshardings(plan: Plan, bandwidths: Mapping[str, float]) -> Iterator[SyncTr
     labels = set[str]()
     for step in plan.steps:
         place = None if step.role is None else plan.deployment[step.role]
-        reshardings = {} if place is None else declared_reshards(place.role, place.mesh, place.args, place.kwargs)
-        change = reshardings.get(step.signature.name)
+        change = role_facts.reshards.of(place).get(step.signature.name)
         if place is None or change is None or step.label in labels:
             continue
         labels.add(step.label)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.protocols.role_facts import sampling_engine
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.messages import SegmentResult
@@ -84,7 +84,7 @@ class LocalBackend:
         self._executors: dict[str, list[Executor]] = {}
         self._roles = {group.name: group.roles for group in plan.groups}
         places = plan.deployment.placements.values()
-        self._has_engines = any(sampling_engine(place.role, place.args, place.kwargs) for place in places)
+        self._has_engines = any(role_facts.samples_with.of(place) for place in places)
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
         self._producers: dict[str, dict[int, str]] = {}
         self.add(plan)

@@ -13,7 +13,7 @@ from hfdsl.plan.copies import pool_copies
 from hfdsl.plan.memory import ProcessMemory
 from hfdsl.plan.plan import Edge, Step
 from hfdsl.plan.versions import tokens_have_versions
-from hfdsl.protocols.role_facts import sampling_engine
+from hfdsl.protocols import role_facts
 from hfdsl.tools.command_target import CommandTarget
 
 
@@ -90,7 +90,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
         "engines": {
             name: engine
             for name, place in compiled.deployment.placements.items()
-            if (engine := sampling_engine(place.role, place.args, place.kwargs))
+            if (engine := role_facts.samples_with.of(place))
         },
         "inputs": {node.label: node.id for node in compiled.graph.inputs},
         "steps": [step_as_dict(step) for step in compiled.steps],

@@ -8,7 +8,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.protocols.role_facts import sampling_engine
+from hfdsl.protocols import role_facts
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ActorMetrics, Advantages, B, Experience, P, Prompts, R, Rollout
 from hfdsl.rl.functions import group_advantages, with_log_probs
@@ -120,5 +120,7 @@ def test_ambiguous_programs_are_silent() -> None:
 def test_ready_roles_declare_every_engine_that_is_not_the_trainers(engine: Any) -> None:
     generation = w.GenerationConfig(8, engine=engine)
     expected = engine if engine == "vllm" else None
-    assert sampling_engine(w.Actor, (w.ActorConfig(MODEL, generation),), {}) == expected
-    assert sampling_engine(w.Sampler, (w.SamplerConfig(MODEL, generation),), {}) == expected
+    pool = hf.ResourcePool([1])
+    actor = hf.place(w.Actor, w.ActorConfig(MODEL, generation), pool=pool)
+    sampler = hf.place(w.Sampler, w.SamplerConfig(MODEL, generation), pool=pool)
+    assert role_facts.samples_with.of(actor) == role_facts.samples_with.of(sampler) == expected

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.rules.placement.stated_facts import FACTS, FACTS_OF_A_MESH
-from hfdsl.protocols import role_facts
 from tests.check.prelude import B, Prompts
 
 
@@ -111,9 +108,3 @@ def test_a_subclass_with_a_constructor_of_its_own_may_do_without_the_facts_of_it
 
 def test_a_constructor_that_does_not_take_the_arguments_is_reported_alone() -> None:
     assert report(Stating, 1, 2, 3).codes == ("HF516",)
-
-
-def test_the_table_of_facts_is_complete() -> None:
-    rows = re.findall(r"^\| ``(\w+)`` \| (.*) \|$", role_facts.__doc__ or "", re.MULTILINE)
-    assert {name for name, _ in rows} == FACTS | FACTS_OF_A_MESH
-    assert {name for name, text in rows if "it takes the mesh first" in text} == FACTS_OF_A_MESH

@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.plan.payloads import Process
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.register import registered_methods
-from hfdsl.protocols.role_facts import declared_concurrency
 from hfdsl.protocols.state import effects_of
 
 ARRIVALS: Final = "arrivals"
@@ -40,7 +40,7 @@ def extra_threads(deployment: Deployment, group: ProcessGroup) -> dict[str, int]
     places = [deployment[role] for role in group.roles]
     methods = [getattr(place.role, name) for place in places for name in registered_methods(place.role)]
     arrivals = any(effect.during is not None for method in methods for effect in effects_of(method))
-    declared = [declared_concurrency(place.role, place.args, place.kwargs).values() for place in places]
+    declared = [role_facts.concurrent_calls.of(place).values() for place in places]
     beside = max((calls for method_calls in declared for calls in method_calls), default=1)
     return {**({ARRIVALS: 1} if arrivals else {}), **({BESIDE: beside} if beside > 1 else {})}
 

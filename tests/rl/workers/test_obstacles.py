@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import hfdsl as hf
 from hfdsl.errors import ResourceError, RoleError
-from hfdsl.protocols.role_facts import obstacles
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, ReferenceLogProbs, Rollout, Scores, Sequences, Values
@@ -299,5 +299,7 @@ def test_a_constructor_of_its_own_is_not_judged_by_the_facts_of_its_base_class()
 
 
 def test_arguments_that_do_not_fit_state_no_obstacle() -> None:
-    assert obstacles(w.Actor, SLICED, (), {"settings": actor(lora=LORA)}) == ()
-    assert obstacles(w.Actor, SLICED, (None,), {}) == ()
+    pool, place_untyped = hf.ResourcePool([SLICED.world_size]), cast(Any, hf.place)
+    without_config = place_untyped(w.Actor, settings=actor(lora=LORA), pool=pool, mesh=SLICED)
+    without_settings = place_untyped(w.Actor, None, pool=pool, mesh=SLICED)
+    assert role_facts.obstacles.of(without_config) == role_facts.obstacles.of(without_settings) == ()

@@ -12,8 +12,8 @@ import torch
 
 import hfdsl as hf
 from hfdsl.errors import ResourceError, RoleError
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.collectives import SoleRank
-from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts, ReferenceLogProbs, Rollout, Scores, Sequences
 from hfdsl.rl.models.loading import load
@@ -278,14 +278,18 @@ def test_what_is_sliced_is_what_a_configuration_says(tmp_path: Path) -> None:
     load(tiny.MODEL).config.save_pretrained(tmp_path)
     saved = w.ReferenceConfig(w.ModelConfig(path=str(tmp_path)))
     sizes = {name: tiny.LLAMA[name] for name in DIVISIBLE_FIELDS}
-    assert sliced_sizes(w.Reference, (saved,), {}) == sizes
+
+    def sliced(role: type, config: object) -> dict[str, int]:
+        return role_facts.sliced.of(hf.place(role, config, pool=hf.ResourcePool([1])))
+
+    assert sliced(w.Reference, saved) == sizes
     wider = w.ModelConfig(path=str(tmp_path), config={"intermediate_size": 96})
-    assert sliced_sizes(w.Actor, (replace(tiny.ACTOR, model=wider),), {}) == {**sizes, "intermediate_size": 96}
+    assert sliced(w.Actor, replace(tiny.ACTOR, model=wider)) == {**sizes, "intermediate_size": 96}
     (tmp_path / "config.json").write_text("{")
-    assert sliced_sizes(w.Reference, (saved,), {}) == {}  # the launch tells
+    assert sliced(w.Reference, saved) == {}  # the launch tells
     other_model = w.ModelConfig(config={"model_type": "phi3", "num_attention_heads": 6, "intermediate_size": 8})
-    assert sliced_sizes(w.Critic, (w.CriticConfig(other_model),), {}) == {"intermediate_size": 8}  # not cut by heads
-    assert sliced_sizes(w.Verifier, (w.VerifierConfig(),), {}) == {}
+    assert sliced(w.Critic, w.CriticConfig(other_model)) == {"intermediate_size": 8}  # not cut by heads
+    assert sliced(w.Verifier, w.VerifierConfig()) == {}
 
 
 @hf.dataflow

@@ -34,7 +34,7 @@ from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref, RoleCall
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.spans import Span
-from hfdsl.protocols.role_facts import policy_temperature
+from hfdsl.protocols import role_facts
 
 
 class Tempered(NamedTuple):
@@ -127,7 +127,7 @@ class _Bodies:
     def tempered(self, call: Node, effect: str) -> Tempered | None:
         """The temperature that a role states, or that of a body."""
         place = self.program.placement(call)
-        stated = policy_temperature(place.role, place.args, place.kwargs) if place is not None else None
+        stated = role_facts.policy_temperature.of(place)
         if place is not None and stated is not None:
             return Tempered(call, effect, stated, place.span, is_stated=True)
         if call.id not in self.uses:

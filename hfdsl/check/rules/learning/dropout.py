@@ -20,7 +20,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.check.rules.learning.ratios import effects, forms_none
 from hfdsl.graph.program import Node
-from hfdsl.protocols.role_facts import declared_dropout
+from hfdsl.protocols import role_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,5 @@ def dropped_ratios(program: Program) -> Iterator[DroppedRatio]:
         if not forms_none(update):
             first.setdefault(update.role, update)
     for update in first.values():
-        place = program.placement(update)
-        drops = declared_dropout(place.role, place.args, place.kwargs) if place is not None else {}
-        if drops:
+        if drops := role_facts.drops.of(program.placement(update)):
             yield DroppedRatio(update, drops)

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import sampling_calls, update_lines
 from hfdsl.check.findings import Finding, Label
-from hfdsl.protocols.role_facts import missed_end
+from hfdsl.protocols import role_facts
 
 
 def responses_end(context: Context) -> Iterator[Finding]:
     """HF909: the responses that an update learns from end with the end token of their model."""
     program, reported = context.program, set[str]()
     places = program.placements
-    ends = {role: missed_end(place.role, place.args, place.kwargs) for role, place in places.items()}
+    ends = {role: role_facts.misses_end.of(place) for role, place in places.items()}
     missed = {role: end for role, end in ends.items() if end is not None}
     for update in update_lines(program.graph) if missed else ():
         for call in sampling_calls(program, update):

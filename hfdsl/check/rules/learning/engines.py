@@ -27,7 +27,7 @@ from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import RecordType
-from hfdsl.protocols.role_facts import sampling_engine
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.state import effects_of
 from hfdsl.types.batches import schema
 
@@ -45,7 +45,7 @@ def losses_correct_engines(context: Context) -> Iterator[Finding]:
     """HF943: the loss of an update accounts for an engine that is not the trainer's, or its ratio does."""
     program = context.program
     places = program.placements
-    engines = {role: sampling_engine(place.role, place.args, place.kwargs) for role, place in places.items()}
+    engines = {role: role_facts.samples_with.of(place) for role, place in places.items()}
     if not any(engines.values()) or program.graph.misuses or _user_may_correct(context):
         return
     links = role_links(program)

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.program import RoleCall
-from hfdsl.protocols.role_facts import stated_equal_scores
+from hfdsl.protocols import role_facts
 
 
 def scores_tell_responses_apart(context: Context) -> Iterator[Finding]:
     """HF967: no role that is called gives every response the same score."""
     calls = {node.op.role: node for node in reversed(context.program.graph.calls) if isinstance(node.op, RoleCall)}
     for role, place in context.program.placements.items():
-        why = stated_equal_scores(place.role, place.args, place.kwargs) if role in calls else None
+        why = role_facts.equal_scores.of(place) if role in calls else None
         if why is not None:
             scores = Label(calls[role].span, "scores responses")
             yield Finding("HF967", message(role, why), Label(place.span, "configured here"), (scores,))

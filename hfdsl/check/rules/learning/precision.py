@@ -14,7 +14,7 @@ from hfdsl.check.rules.learning.ratios import divides_by_another_policy
 from hfdsl.check.rules.learning.temperatures import compared_roles
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.program import Graph, Node, RoleCall
-from hfdsl.protocols.role_facts import computing_dtype
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.state import effects_of
 
 COST = (
@@ -115,7 +115,7 @@ def correction(learner: str) -> str:
 
 
 def _dtype(placement: Placement[Any]) -> str | None:
-    return computing_dtype(placement.role, placement.args, placement.kwargs)
+    return role_facts.computes.of(placement)
 
 
 def _calls(graph: Graph, kind: str) -> Iterator[tuple[str, str, Node]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
@@ -12,7 +11,8 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, dims_of
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat, RoleCall
-from hfdsl.protocols.role_facts import declared_result_sizes, repeated_responses, truncated_sampling
+from hfdsl.protocols import role_facts
+from hfdsl.protocols.role_facts import RoleFact
 from hfdsl.protocols.state import effects_of
 from hfdsl.types.dims import Dim
 
@@ -60,7 +60,7 @@ def equal_responses(program: Program) -> Iterator[EqualResponses]:
     why = {
         call: reason
         for call in dependences.samplers
-        if (reason := _greedy_or(program, graph.nodes[call], repeated_responses))
+        if (reason := _greedy_or(program, graph.nodes[call], role_facts.repeats_responses))
     }
     on_copies = _repeated(graph) & why.keys()
     reported = set[int]()
@@ -74,19 +74,16 @@ def equal_responses(program: Program) -> Iterator[EqualResponses]:
                 yield EqualResponses(graph.nodes[call], graph.nodes[call].role, why[call], node)
 
 
-def _greedy_or(
-    program: Program, call: Node, stated: Callable[[type, tuple[Any, ...], Mapping[str, Any]], str | None]
-) -> str | None:
+def _greedy_or(program: Program, call: Node, fact: RoleFact[str | None]) -> str | None:
     """``GREEDY``, or what the role of a call states."""
-    place = program.placement(call)
     if dict(call.arguments).get("greedy") == Constant(True):
         return GREEDY
-    return None if place is None else stated(place.role, place.args, place.kwargs)
+    return fact.of(program.placement(call))
 
 
 def chooses_tokens(program: Program, call: Node) -> bool:
     """Whether a call may sample the likeliest tokens alone, or from a part of the distribution."""
-    return program.placement(call) is None or _greedy_or(program, call, truncated_sampling) is not None
+    return program.placement(call) is None or _greedy_or(program, call, role_facts.truncates) is not None
 
 
 def _repeated(graph: Graph) -> set[int]:
@@ -144,7 +141,7 @@ def truncated_responses(program: Program) -> Iterator[TruncatedResponses]:
     links, reported = role_links(program), {equal.generate.id for equal in equal_responses(program)}
     for update in filter(_divides, program.graph.calls):
         for call in sampling_calls(program, update):
-            how = _greedy_or(program, call, truncated_sampling)
+            how = _greedy_or(program, call, role_facts.truncates)
             if how is None or call.id in reported or update.role not in linked_roles(links, call.role):
                 continue
             reported.add(call.id)
@@ -202,7 +199,7 @@ def other_sizes(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[Ot
         if place is None or method in reported:
             continue  # of a method that is called in a loop, the first call is enough
         reported.add(method)
-        configured = declared_result_sizes(place.role, place.args, place.kwargs).get(signature.name, {})
+        configured = role_facts.result_sizes.of(place).get(signature.name, {})
         for dim in dims_of(signature) if configured else ():
             size = configured.get(dim.__name__)
             if size is not None and sizes.get(dim, size) != size:

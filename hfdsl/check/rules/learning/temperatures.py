@@ -26,7 +26,7 @@ from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref, RoleCall
 from hfdsl.graph.samples import is_float_column, is_token_column
-from hfdsl.protocols.role_facts import policy_temperature
+from hfdsl.protocols import role_facts
 
 TEACHERS = ("teacher_advantages", "distance")
 """The ready functions that allow a teacher a temperature of its own."""
@@ -66,7 +66,7 @@ def temperatures_agree(context: Context) -> Iterator[Finding]:
 def different_temperatures(program: Program) -> Iterator[DifferentTemperatures]:
     """The pairs of a policy that learns and a role at another temperature that it is compared with, each once."""
     places = program.placements
-    stated = {role: policy_temperature(place.role, place.args, place.kwargs) for role, place in places.items()}
+    stated = {role: role_facts.policy_temperature.of(place) for role, place in places.items()}
     temperatures = {role: temperature for role, temperature in stated.items() if temperature is not None}
     if len(set(temperatures.values())) < 2 or program.graph.misuses:
         return

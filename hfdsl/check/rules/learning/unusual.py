@@ -27,7 +27,8 @@ from hfdsl.check.rules.learning.ratios import effects, forms_none
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature
-from hfdsl.protocols.role_facts import Learning, declared_learning, policy_temperature
+from hfdsl.protocols import role_facts
+from hfdsl.protocols.role_facts import Learning
 from hfdsl.types.bounds import Usual, annotations_of, usual_of
 
 LARGEST_RATE = 5e-3
@@ -107,7 +108,7 @@ def rates_suit_saved_weights(context: Context) -> Iterator[Finding]:
     first = {node.role: node for node in reversed(program.graph.calls) if trains(node)}
     for role, update in first.items():
         place = program.placement(update)
-        learning = None if place is None else declared_learning(place.role, place.args, place.kwargs)
+        learning = role_facts.learning.of(place)
         if place is not None and learning is not None and is_large(learning):
             label, trained = Label(place.span, "configured here"), Label(update.span, "trains it")
             yield Finding("HF947", large_rate(role, learning), label, (trained,), notes=(RATE,))
@@ -144,8 +145,7 @@ def low_temperatures(program: Program) -> Iterator[tuple[str, Node, float]]:
         if not forms_none(update):
             first.setdefault(update.role, update)
     for role, update in first.items():
-        place = program.placement(update)
-        temperature = None if place is None else policy_temperature(place.role, place.args, place.kwargs)
+        temperature = role_facts.policy_temperature.of(program.placement(update))
         if temperature is not None and temperature < LEAST_TEMPERATURE:
             yield role, update, temperature
 

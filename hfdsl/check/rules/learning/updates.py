@@ -14,7 +14,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
-from hfdsl.protocols.role_facts import Learning, declared_learning
+from hfdsl.protocols import role_facts
+from hfdsl.protocols.role_facts import Learning
 
 LOST_BELOW = 1e-4
 """AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, float16
@@ -99,6 +100,6 @@ def _trained(program: Program) -> Iterator[tuple[str, Learning, Label, Label]]:
     first = {node.role: node for node in reversed(program.graph.calls) if trains(node)}
     for role, update in first.items():
         place = program.placement(update)
-        learning = None if place is None else declared_learning(place.role, place.args, place.kwargs)
+        learning = role_facts.learning.of(place)
         if place is not None and learning is not None:
             yield role, learning, Label(update.span, "trains it"), Label(place.span, "configured here")

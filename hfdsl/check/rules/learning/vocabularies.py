@@ -23,7 +23,7 @@ from hfdsl.deploy.weight_syncs import weight_syncs
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Operand, RoleCall
 from hfdsl.graph.samples import is_token_column
-from hfdsl.protocols.role_facts import declared_vocabulary
+from hfdsl.protocols import role_facts
 
 PADDING = 0.01
 """The share by which sizes of the same vocabulary may differ, as embeddings are padded."""
@@ -33,7 +33,7 @@ def readers_have_the_vocabulary(context: Context) -> Iterator[Finding]:
     """HF341: the models that read tokens have the vocabulary of the one that sampled them."""
     program = context.program
     places = program.placements
-    sizes = {role: declared_vocabulary(place.role, place.args, place.kwargs) for role, place in places.items()}
+    sizes = {role: role_facts.vocabulary.of(place) for role, place in places.items()}
     syncs = weight_syncs(program.graph, program.deployment)
     copies = {sync.target.role for sync in syncs if has_other_shapes(sync)}  # HF732 names a parameter
     vocabularies = {role: size for role, size in sizes.items() if size is not None and role not in copies}

@@ -18,7 +18,7 @@ from hfdsl.deploy.weight_syncs import overrides
 from hfdsl.graph.program import Node
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import RecordType, Signature
-from hfdsl.protocols.role_facts import declared_cached_tokens, declared_result_sizes
+from hfdsl.protocols import role_facts
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import Dim, constant
@@ -66,7 +66,7 @@ def small_caches(program: Program, sizes: Mapping[type[Dim], int]) -> Iterator[S
         )
         if place is None or (node.role, method) in reported or (own and any(own)):
             continue
-        tokens = declared_cached_tokens(place.role, place.args, place.kwargs).get(method)
+        tokens = role_facts.cached_tokens.of(place).get(method)
         longest = None if tokens is None else _longest_row(signature, place, sizes)
         if tokens is not None and longest is not None and tokens < longest:
             reported.add((node.role, method))
@@ -77,7 +77,7 @@ def _longest_row(signature: Signature, place: Placement[Any], sizes: Mapping[typ
     """The most tokens of a row in the result of a method; None if unknown."""
     if not isinstance(signature.returns, RecordType):
         return None
-    stated = declared_result_sizes(place.role, place.args, place.kwargs).get(signature.name, {})
+    stated = role_facts.result_sizes.of(place).get(signature.name, {})
     own = {dim: stated[dim.__name__] for dim in dims_of(signature) if dim.__name__ in stated}
     known = {dim: constant(size) for dim, size in {**own, **sizes}.items()}
     columns = [spec for spec in schema(signature.returns.record).fields.values() if isinstance(spec, ColumnSpec)]

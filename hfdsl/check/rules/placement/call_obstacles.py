@@ -9,7 +9,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.deploy.weight_syncs import overrides
 from hfdsl.graph.program import Node
-from hfdsl.protocols.role_facts import call_obstacles
+from hfdsl.protocols import role_facts
 
 
 def roles_run_their_calls(context: Context) -> Iterator[Finding]:
@@ -26,7 +26,7 @@ def failing_calls(program: Program) -> Iterator[tuple[Node, str]]:
         place = program.placement(call)
         if place is None:
             continue
-        obstacle = call_obstacles(place.role, place.args, place.kwargs).get(signature.name)
+        obstacle = role_facts.call_obstacles.of(place).get(signature.name)
         own = (overrides(place.role, name, stated_by="call_obstacles") for name in ("__init__", signature.name))
         if obstacle is not None and not any(own):
             yield call, f"'{call.label}' {obstacle}"

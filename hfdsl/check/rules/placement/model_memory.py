@@ -21,8 +21,9 @@ from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.memory import GpuMemory
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.deploy.weight_syncs import overrides
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.offloading import not_offloadable, resident
-from hfdsl.protocols.role_facts import GpuBytes, declared_gpu_bytes, parameter_count, sliced_sizes
+from hfdsl.protocols.role_facts import GpuBytes
 from hfdsl.types.numbers import byte_amount, byte_amounts, divisors
 
 CACHE: Final = "engine's cache"
@@ -79,7 +80,7 @@ def _too_much(context: Context) -> Iterator[Peak]:
         name: parts
         for name, place in gpus.places.items()
         if not overrides(place.role, "__init__", stated_by="gpu_bytes")  # what another constructor loads is unknown
-        and (parts := declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs))
+        and (parts := role_facts.gpu_bytes.of(place))
     }
     for root, slots, roles in gpus.shared_slots:
         size = gpu_sizes(context.cluster, root, slots)[1]
@@ -150,7 +151,7 @@ def _finding(context: Context, cluster: Cluster, places: Mapping[str, Placement[
 
 
 def _model(place: Placement[Any]) -> str:
-    count = parameter_count(place.role, place.args, place.kwargs)
+    count = role_facts.parameter_count.of(place)
     return f", {count:,} parameters on {spelled(place.mesh)}" if count is not None else f" on {spelled(place.mesh)}"
 
 
@@ -171,7 +172,7 @@ def _remedies(context: Context, places: Mapping[str, Placement[Any]], roles: Seq
 
 def _sliced(place: Placement[Any]) -> Iterable[int]:
     """The sizes that tp must divide; 1 where the role states none, so that nothing else is tried."""
-    return sliced_sizes(place.role, place.args, place.kwargs).values() or (1,)
+    return role_facts.sliced.of(place).values() or (1,)
 
 
 def _fit(context: Context | None) -> bool:

@@ -9,7 +9,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.weight_syncs import overrides
-from hfdsl.protocols.role_facts import Obstacle, obstacles
+from hfdsl.protocols import role_facts
+from hfdsl.protocols.role_facts import Obstacle
 
 
 def roles_can_be_constructed(context: Context) -> Iterator[Finding]:
@@ -24,7 +25,7 @@ def obstructed(deployment: Deployment) -> Iterator[tuple[str, Placement[Any], Ob
     """The roles with the obstacles that they state, except where a derived class has a constructor of its own."""
     for role, place in deployment.placements.items():
         if not overrides(place.role, "__init__", stated_by="obstacles"):
-            for obstacle in obstacles(place.role, place.mesh, place.args, place.kwargs):
+            for obstacle in role_facts.obstacles.of(place):
                 yield role, place, obstacle
 
 

@@ -17,7 +17,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.placement.classes import spelled
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import HfError
-from hfdsl.protocols.role_facts import sliced_sizes
+from hfdsl.protocols import role_facts
 from hfdsl.types.numbers import divisors
 
 MAX_CHANGES = 3
@@ -35,7 +35,7 @@ def tp_divides_models(context: Context) -> Iterator[Finding]:
     places_by_size: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Placement[Any]]] = {}
     for name, placement in context.program.placements.items():
         tp = placement.mesh.tp
-        sizes = sliced_sizes(placement.role, placement.args, placement.kwargs) if tp > 1 else {}
+        sizes = role_facts.sliced.of(placement) if tp > 1 else {}
         if any(size % tp for size in sizes.values()):
             places_by_size.setdefault((tp, tuple(sizes.items())), {})[name] = placement
     for (tp, alike), places in places_by_size.items():

@@ -8,43 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from hfdsl.check.constructor_types import parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.spans import definition_span
-
-FACTS: Final = frozenset(
-    {
-        "adapter_settings",
-        "cached_tokens",
-        "call_obstacles",
-        "computes",
-        "concurrent_calls",
-        "copied_settings",
-        "drops",
-        "equal_scores",
-        "in_flight_obstacle",
-        "learning",
-        "misses_end",
-        "parameter_count",
-        "policy_temperature",
-        "repeats_responses",
-        "result_sizes",
-        "samples_with",
-        "sliced",
-        "state_bytes",
-        "state_parameters",
-        "truncates",
-        "vocabulary",
-    }
-)
-"""The methods of ``hfdsl.protocols.role_facts`` that take the constructor's arguments."""
-
-FACTS_OF_A_MESH: Final = frozenset({"gpu_bytes", "kept_bytes", "obstacles", "reshards"})
-"""Those that take the mesh before them."""
+from hfdsl.protocols.role_facts import FACTS
 
 
 def facts_take_arguments(context: Context) -> Iterator[Finding]:
@@ -53,18 +24,19 @@ def facts_take_arguments(context: Context) -> Iterator[Finding]:
         role: type = placement.role
         if not _fits(parameters(role), placement):
             continue  # of which HF516 is
-        for fact in sorted(FACTS | FACTS_OF_A_MESH):
-            method, mesh = _own_method(role, fact), (placement.mesh,) if fact in FACTS_OF_A_MESH else ()
+        for fact in FACTS:
+            method, mesh = _own_method(role, fact.name), (placement.mesh,) if fact.takes_mesh else ()
             if method is None or _fits(inspect.signature(method), placement, *mesh):
                 continue
             taken = ", ".join(inspect.signature(method).parameters) or "nothing"
             needed = ", ".join((*("mesh",) * len(mesh), *parameters(role).parameters)) or "nothing"
+            states_nothing = f"role '{name}' states nothing by '{fact.name}', which takes {taken}"
             yield Finding(
                 "HF543",
-                f"role '{name}' states nothing by '{fact}', which takes {taken}; as it is placed, it needs {needed}",
-                Label(definition_span(method), f"{role.__name__}.{fact}"),
+                f"{states_nothing}; as it is placed, it needs {needed}",
+                Label(definition_span(method), f"{role.__name__}.{fact.name}"),
                 (Label(placement.span, "its arguments"),),
-                notes=(f"have '{fact}' take {needed}",),
+                notes=(f"have '{fact.name}' take {needed}",),
             )
 
 

@@ -19,7 +19,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.deployment import process_groups
 from hfdsl.graph.program import Node, RoleCall
-from hfdsl.protocols.role_facts import declared_concurrency
+from hfdsl.protocols import role_facts
 
 
 def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def _concurrency(context: Context, node: Node) -> int:
     place = context.program.placement(node)
     if place is None or not isinstance(node.op, RoleCall):
         return 1
-    return declared_concurrency(place.role, place.args, place.kwargs).get(node.op.signature.name, 1)
+    return role_facts.concurrent_calls.of(place).get(node.op.signature.name, 1)
 
 
 def _obstacle(context: Context, node: Node, op: RoleCall, stage: int) -> str | None:

@@ -22,7 +22,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.stages import effects
-from hfdsl.protocols.role_facts import in_flight_obstacle
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.state import not_in_flight
 
 ONCE = "keep one of both"
@@ -68,7 +68,7 @@ def _obstacle(context: Context, load: Node, op: RoleCall, during: str) -> tuple[
     place = program.placement(load)
     if place is None:
         return None, ()
-    why = in_flight_obstacle(place.role, place.args, place.kwargs)
+    why = role_facts.in_flight_obstacle.of(place)
     if why is not None:
         return why, ()
     for call in calls:

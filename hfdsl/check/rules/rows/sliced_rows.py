@@ -32,9 +32,9 @@ from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import SyncSide
 from hfdsl.graph.program import Node
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.cuts import StandardLayout
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.role_facts import declared_reshards
 from hfdsl.protocols.state import effects_of, methods_with
 
 AXES = ("tp", "pp")
@@ -79,7 +79,7 @@ def _is_sliced(node: Node, method: PlacedMethod, axis: str) -> bool:
     """Whether a method reads weights that are certainly sliced along an axis while it runs."""
     place, name = method.placement, method.signature.name
     states = {effect.state for effect in effects_of(method.signature.body) if effect.kind in ("reads", "writes")}
-    if not states or name in declared_reshards(place.role, place.mesh, place.args, place.kwargs):
+    if not states or name in role_facts.reshards.of(place):
         return False
     if axis == "tp" and callable(getattr(place.role, "sliced", None)):
         return True

@@ -18,7 +18,8 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import WeightSync, overrides, weight_syncs
-from hfdsl.protocols.role_facts import declared_settings
+from hfdsl.protocols import role_facts
+from hfdsl.protocols.role_facts import RoleFact
 
 ONE_OF_TWO = ("tie_word_embeddings",)
 """Settings by which a model has one weight of two names: it can send both, but not keep two."""
@@ -35,8 +36,9 @@ def copies_have_the_model(context: Context) -> Iterator[Finding]:
         if (learner, copy) in reported:
             continue
         reported.add((learner, copy))
-        model = None if has_other_shapes(sync) else other_model(learner, copy, *_settings(sync, "copied_settings"))
-        adapter = _differences(learner, *_settings(sync, "adapter_settings"))
+        models, adapters = (_settings(sync, fact) for fact in (role_facts.copied_settings, role_facts.adapter_settings))
+        model = None if has_other_shapes(sync) else other_model(learner, copy, *models)
+        adapter = _differences(learner, *adapters)
         if model is not None:
             yield _finding(sync, "HF960", model)
         elif adapter:
@@ -72,15 +74,13 @@ def has_other_shapes(sync: WeightSync) -> bool:
     return bool(exported and loaded) and differing > 1
 
 
-def _settings(sync: WeightSync, fact: str) -> tuple[dict[str, object], dict[str, object]]:
+def _settings(sync: WeightSync, fact: RoleFact[dict[str, object]]) -> tuple[dict[str, object], dict[str, object]]:
     return _stated(sync.source.placement, fact), _stated(sync.target.placement, fact)
 
 
-def _stated(place: Placement[Any], fact: str) -> dict[str, object]:
+def _stated(place: Placement[Any], fact: RoleFact[dict[str, object]]) -> dict[str, object]:
     """The settings that a role states; none if a class below builds its model in another way."""
-    if overrides(place.role, "__init__", fact):
-        return {}
-    return declared_settings(place.role, fact, place.args, place.kwargs)
+    return {} if overrides(place.role, "__init__", fact.name) else fact.of(place)
 
 
 def _finding(sync: WeightSync, code: str, message: str) -> Finding:

@@ -38,11 +38,11 @@ from hfdsl.check.rules.weights.ties import separate, tied_shapes_agree, ties_are
 from hfdsl.check.rules.weights.unused_layouts import unmatched_parts, unused_layouts
 from hfdsl.deploy.weight_syncs import SyncSide, WeightSync, weight_syncs
 from hfdsl.errors import HfError
+from hfdsl.protocols import role_facts
 from hfdsl.protocols.cuts import CANNOT_BE_CUT, Cut
 from hfdsl.protocols.layouts import Layout, Parameter, Slices, StandardLayout, holdings
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import Flaw, alike, flaws, routes_of
-from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.protocols.tilings import independent, tiles
 from hfdsl.types.numbers import divisors
 
@@ -168,7 +168,7 @@ def _without_verb(problem: str) -> str:
 
 def _reported(side: SyncSide) -> bool:
     """Whether HF813 says it."""
-    sizes = sliced_sizes(side.placement.role, side.placement.args, side.placement.kwargs)
+    sizes = role_facts.sliced.of(side.placement)
     return any(size % side.placement.mesh.tp for size in sizes.values())
 
 

@@ -12,7 +12,7 @@ from hfdsl.check.rules.placement.caches import small_caches
 from hfdsl.check.rules.weights.copied_models import other_model
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import slot_ranges
-from hfdsl.protocols.role_facts import declared_gpu_bytes
+from hfdsl.protocols import role_facts
 from hfdsl.rl.batches import P, R
 from hfdsl.rl.engines.versions import installed_version, untried
 from hfdsl.rl.training.engine_choice import case_for_vllm, is_usable
@@ -170,7 +170,7 @@ def _gpu_size(subject: Subject, place: Placement[Any]) -> Fraction | None:
 
 def _resident_bytes(place: Placement[Any], *, samples: bool) -> int:
     """The bytes that a role certainly keeps while an engine samples; for its own engine, its weights are there."""
-    parts: Mapping[str, int] = declared_gpu_bytes(place.role, place.mesh, place.args, place.kwargs).get("", {})
+    parts: Mapping[str, int] = role_facts.gpu_bytes.of(place).get("", {})
     offloaded = place.offload or (place.offload is None and place.gpu_memory is not None)
     names = HELD if not offloaded else HELD[:1] if samples else ()
     return sum(parts.get(name, 0) for name in names)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.learning.unusual import RATE, is_large, large_rate
 from hfdsl.check.rules.learning.updates import FLOAT32, idle_schedule, loses_steps, lost_steps
-from hfdsl.protocols.role_facts import Learning, declared_learning
+from hfdsl.protocols import role_facts
+from hfdsl.protocols.role_facts import Learning
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import updates_in_step
 from hfdsl.rl.training.toml.changes import SetField
@@ -70,6 +71,6 @@ def rates_suit_saved_weights(subject: Subject) -> Iterator[Finding]:
 def _learning(subject: Subject) -> Iterator[tuple[str, Learning]]:
     """The ready roles that learn, and how."""
     for role, place in subject.deployment.placements.items():
-        learning = declared_learning(place.role, place.args, place.kwargs)
+        learning = role_facts.learning.of(place)
         if learning is not None and subject.has(f"{role}.training.optimizer"):
             yield role, learning
