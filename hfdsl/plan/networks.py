@@ -59,7 +59,7 @@ def _node(plan: Plan, number: int) -> Attributes:
 def _step(plan: Plan, step: Step) -> Attributes:
     """The attributes of a step's place: the ranks of its process group, the pool and the stage."""
     attributes: Attributes = {
-        "stage": step.stage,
+        "stage": step.level,
         "chunks": step.chunks,
         "ranks": SEPARATOR.join(map(str, step.ranks)),
         "processes": len(step.ranks),

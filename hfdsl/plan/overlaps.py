@@ -44,7 +44,7 @@ def overlaps(plan: Plan) -> Iterator[tuple[Step, ...]]:
         together, excluded = {first.node}, ordered[first.node]
         beside = (step for step in remote if not excluded >> step.node & 1)
         # Of those that may run beside it first the ones that begin at the same time.
-        for step in sorted(beside, key=lambda other: abs(other.stage - first.stage)):
+        for step in sorted(beside, key=lambda other: abs(other.level - first.level)):
             if not excluded >> step.node & 1:
                 together.add(step.node)
                 excluded |= ordered[step.node]
@@ -59,7 +59,7 @@ def with_levels(plan: Plan) -> tuple[Step, ...]:
     levels: dict[int, int] = {}
     for node, waited in waits.items():
         levels[node] = 1 + max((levels[last] for last in _last(waited, waits)), default=0)
-    return tuple(replace(step, stage=levels[step.node]) for step in plan.steps)
+    return tuple(replace(step, level=levels[step.node]) for step in plan.steps)
 
 
 def _waits(plan: Plan) -> Mapping[int, int]:

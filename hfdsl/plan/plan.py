@@ -74,11 +74,13 @@ class WholeExport:
 class Step:
     """One call of a role method or function: on which ranks of which group, and which rows each of them gets.
 
-    ``chunk_of[i]`` is the chunk of ``ranks[i]``. With ``per_rank`` every rank gets its own entry of a list,
-    otherwise with ``chunks == 1`` the whole value. ``rows_from`` is the node whose rows are split, ``balance``
-    what they are balanced by; a function keeps the partition of its rows that the steps it ``follows`` have. ``custom``
-    is a protocol given as a pair of functions. ``parts`` are the syncs by schedule of the weights that it exports,
-    ``exports`` describes them where they go as one whole value, and ``sync`` is the sync of those that it loads.
+    Rows: ``ranks[i]`` gets the chunk ``chunk_of[i]`` of the rows of the node ``rows_from``; with ``chunks == 1`` it
+    gets the whole value, and with ``per_rank`` its own entry of a list. ``balance`` has the weights by which rows are
+    balanced; a function keeps the partition of the steps that it ``follows``. ``custom`` is a protocol that is a pair
+    of functions. ``level`` is the number in a printed plan: steps of one level may run at the same time.
+
+    Weights: ``parts`` are the scheduled syncs of what the step exports, and ``exports`` describes weights that go as
+    one whole value. ``sync`` is the scheduled sync of what it loads.
     """
 
     node: int
@@ -98,7 +100,7 @@ class Step:
     rows_from: int | None = None
     balance: Balance | None = None
     follows: tuple[int, ...] = ()
-    stage: int = 0
+    level: int = 0
     parts: tuple[ScheduledSync, ...] = ()
     exports: WholeExport | None = None
     sync: ScheduledSync | None = None
@@ -132,14 +134,14 @@ class StageOf:
 class Plan:
     """A compiled dataflow.
 
-    ``steps`` are in program order, those before a queue ahead of those behind it. Steps of one ``stage`` may run at the
-    same time, which print and pictures show; the run itself waits for values, not for stages. ``layouts`` says of every
-    value where its chunks are. ``presence`` says of optional columns, by node, whether they are there, where that is
-    known.
-    ``value_bytes`` are the bytes of values without rows (of each entry of a list), None if nothing declares them.
-    ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
-    most memory of their GPUs. ``first_syncs`` is what a stream runs once before its first dispatch,
-    ``stage_of`` what the plan of a stage is a stage of, ``stage_plans`` those of a plan with a dynamic queue.
+    ``steps`` are in program order, those before a queue ahead of those behind it. A run waits for values, not for
+    levels. By node of a value, ``layouts`` says where its chunks are, ``presence`` which optional columns are certainly
+    present or absent, and ``value_bytes`` how large a value without rows is (or an entry of a list of such values),
+    None if nothing declares it.
+
+    ``offloads`` are the periods in which parts of roles are in host memory, and ``resident`` the calls in which roles
+    keep most memory of their GPUs. A stream runs the plan ``first_syncs`` once, before its first dispatch. If a queue
+    is dynamic, each stage has a plan of its own in ``stage_plans``, whose ``stage_of`` names this dataflow.
     """
 
     graph: Graph
@@ -172,7 +174,7 @@ class Plan:
 
     @cached_property
     def read_lags(self) -> Mapping[tuple[int, int], Mapping[HeldState, int]]:
-        """By the nodes of a value and of its reader: by how many updates the states may be late that it is of."""
+        """By value and reader, how many updates old each state may be that the value was made under."""
         return read_lags(self.graph, self.split)
 
     @cached_property
@@ -182,7 +184,7 @@ class Plan:
 
     @cached_property
     def steps_in_flight(self) -> int:
-        """The most steps in flight where stages step on their own; 0 for a plan without queues."""
+        """The most steps in flight if the program has queues, or the plan is that of a stage; 0 otherwise."""
         if self.stage_of is not None:
             return self.stage_of.steps_in_flight
         return sum((queue.lag or 0) + 1 for _, queue in self.split.queues)
@@ -209,7 +211,7 @@ class Plan:
 
     @cached_property
     def sent_in_flight(self) -> frozenset[int]:
-        """The exports that such steps load."""
+        """The exports that steps load in flight."""
         loads = (self.node(step.node) for step in self.steps if self.loads_in_flight(step))
         return frozenset(ref.node for load in loads for ref in load.refs)
 

@@ -49,12 +49,12 @@ def _role(plan: Plan, name: str) -> str:
 
 
 def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:
-    stage, label, where, protocol = str(step.stage), step.label, _where(plan, step), _protocol(plan, step)
+    level, label, where, protocol = str(step.level), step.label, _where(plan, step), _protocol(plan, step)
     reads = [edge for edge in plan.edges if edge.target == step.node]
     for i, edge in enumerate(reads):
-        yield (stage, label, where, protocol, _edge(plan, edge)) if not i else ("", "", "", "", _edge(plan, edge))
+        yield (level, label, where, protocol, _edge(plan, edge)) if not i else ("", "", "", "", _edge(plan, edge))
     if not reads:
-        yield stage, label, where, protocol, ""
+        yield level, label, where, protocol, ""
 
 
 def _where(plan: Plan, step: Step) -> str:

@@ -144,7 +144,7 @@ class _Layout:
         self.lanes = [lane for lane in scene.lanes if lane.key in self.lane.values()]
         self.incoming = {
             box.key: sorted(
-                (link for link in scene.links if link.target == box.key), key=lambda link: self.box[link.source].stage
+                (link for link in scene.links if link.target == box.key), key=lambda link: self.box[link.source].level
             )
             for box in scene.boxes
         }
@@ -286,9 +286,9 @@ class _Layout:
 def _stage(box: SceneBox) -> str:
     if box.kind in ("input", "result"):
         return ""
-    if box.queue_stage is not None:
-        return f"stage {box.queue_stage}"
-    return f"stage {box.stage}" if box.until is None else f"stages {box.stage}–{box.until}"
+    if box.stage is not None:
+        return f"stage {box.stage}"
+    return f"stage {box.level}" if box.until is None else f"stages {box.level}–{box.until}"
 
 
 def _stages(scene: Scene) -> str:
@@ -319,9 +319,9 @@ def _lane_of_boxes(scene: Scene) -> dict[str, str]:
 
 
 def _rows(scene: Scene, lane: dict[str, str]) -> list[list[SceneBox]]:
-    """Boxes of one stage in rows: one of each lane in a row."""
+    """Boxes of one level of the plan in rows: one of each lane in a row."""
     rows = []
-    for _, group in groupby(sorted(scene.boxes, key=lambda box: box.stage), key=lambda box: box.stage):
+    for _, group in groupby(sorted(scene.boxes, key=lambda box: box.level), key=lambda box: box.level):
         stacks: dict[str, list[SceneBox]] = {}
         for box in group:
             stacks.setdefault(lane[box.key], []).append(box)

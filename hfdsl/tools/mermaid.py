@@ -47,7 +47,7 @@ def _lines(scene: Scene) -> Iterator[str]:
 
 def _box(box: SceneBox) -> str:
     left, right = _SHAPES[box.kind]
-    stage = () if box.queue_stage is None else (f"stage {box.queue_stage}",)
+    stage = () if box.stage is None else (f"stage {box.stage}",)
     text = "<br/>".join(map(_text, (box.title, *box.lines, *stage)))
     return f'{box.key}{left}"{text}"{right}'
 

@@ -46,7 +46,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
         return {
             "node": step.node,
             "label": step.label,
-            "stage": step.stage,
+            "stage": step.level,
             "group": step.group,
             "ranks": list(step.ranks),
             "protocol": registration.name if registration else None,

@@ -57,7 +57,7 @@ class RoundsAndUpdate:
         first, then = scene(sampling), scene(updating)
         kept_ref = kept_rows(sampling, updating)
         source = next(key for key, ref in results_by_box(sampling).items() if ref == kept_ref)
-        boxes = tuple(replace(box, key=f"u{box.key}", stage=first.stages + box.stage) for box in then.boxes)
+        boxes = tuple(replace(box, key=f"u{box.key}", level=first.levels + box.level) for box in then.boxes)
         links = tuple(replace(link, source=f"u{link.source}", target=f"u{link.target}") for link in then.links)
         filled = Link(source, next(box.key for box in boxes if box.kind == "input"), (), *self._filled())
         lanes = {lane.key: lane for lane in (*first.lanes, *then.lanes)}
@@ -67,7 +67,7 @@ class RoundsAndUpdate:
             lanes=tuple(lanes.values()),
             boxes=(*first.boxes, *boxes),
             links=(*first.links, filled, *links),
-            stages=first.stages + then.stages,
+            levels=first.levels + then.levels,
         )
 
     def _filled(self) -> tuple[str, str]:

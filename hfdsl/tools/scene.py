@@ -1,4 +1,4 @@
-"""The scene of a plan's drawing: pools as lanes, calls as boxes in stages, values as links."""
+"""The scene of a plan's drawing: pools as lanes, calls as boxes in levels, values as links."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class SceneBox:
-    """An input, a call or a result, in the lane of its pool; boxes of one stage may run at the same time.
+    """An input, a call or a result, in the lane of its pool; boxes of one level may run at the same time.
 
-    ``calls`` and ``until`` are set where equal calls of several stages share a box: their names, and the last stage.
-    ``queue_stage`` is set in a program with queues, whose own stages run independently.
+    ``calls`` and ``until`` are set where equal calls of several levels share a box: their names, and the last level.
+    ``stage`` is set in a program with queues, whose stages run independently.
     """
 
     key: str
     kind: Kind
     lane: str
     role: str
-    stage: int
+    level: int
     title: str
     lines: tuple[str, ...]
     calls: tuple[str, ...] = ()
     until: int | None = None
-    queue_stage: int | None = None
+    stage: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +76,27 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All of it; stage 0 has the inputs, the last one the results. ``queues`` describes each queue of the program."""
+    """All of it; level 0 has the inputs, the last one the results. ``queues`` describes each queue of the program."""
 
     title: str
     subtitle: str
     lanes: tuple[Lane, ...]
     boxes: tuple[SceneBox, ...]
     links: tuple[Link, ...]
-    stages: int
+    levels: int
     queues: tuple[str, ...] = ()
 
 
 def scene(plan: Plan) -> Scene:
     """The scene of a plan."""
-    last = 1 + max((step.stage for step in plan.steps), default=0)
+    last = 1 + max((step.level for step in plan.steps), default=0)
     inputs = [
         SceneBox(
             key=f"n{n.id}",
             kind="input",
             lane=DRIVER,
             role=n.label,
-            stage=0,
+            level=0,
             title=n.label,
             lines=_row_counts(plan, n.id),
         )
@@ -108,7 +108,7 @@ def scene(plan: Plan) -> Scene:
     for key, (name, value) in _results(plan).items():
         kind = () if value.column else _row_counts(plan, value.node)
         results.append(
-            SceneBox(key=key, kind="result", lane=DRIVER, role=key, stage=last, title=name or "result", lines=kind)
+            SceneBox(key=key, kind="result", lane=DRIVER, role=key, level=last, title=name or "result", lines=kind)
         )
         links += _result_links(plan, value, key)
     sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
@@ -119,7 +119,7 @@ def scene(plan: Plan) -> Scene:
         lanes=_lanes(plan, boxes),
         boxes=boxes,
         links=tuple(links),
-        stages=last + 1,
+        levels=last + 1,
         queues=tuple(f"queue {text}" for text in queue_texts(plan)),
     )
 
@@ -148,8 +148,8 @@ def _fold(scene: Scene, kind: Kind, mark: str) -> Scene:
     for group in groups.values():
         if group[0].key in home:
             title = f"{group[0].title.partition(mark)[0]} ×{len(group)}"
-            calls, stages = tuple(box.title for box in group), [box.stage for box in group]
-            boxes.append(replace(group[0], title=title, calls=calls, stage=min(stages), until=max(stages)))
+            calls, levels = tuple(box.title for box in group), [box.level for box in group]
+            boxes.append(replace(group[0], title=title, calls=calls, level=min(levels), until=max(levels)))
         else:
             boxes += group
     links: dict[tuple[object, ...], list[Link]] = {}
@@ -161,12 +161,12 @@ def _fold(scene: Scene, kind: Kind, mark: str) -> Scene:
 
 def _may_fold(scene: Scene, group: list[SceneBox]) -> bool:
     """Whether calls may share a box: all that they read is made before, and all that reads from them comes after."""
-    keys, stage_of = {box.key for box in group}, {box.key: box.stage for box in scene.boxes}
-    first, last = min(box.stage for box in group), max(box.stage for box in group)
+    keys, level_of = {box.key for box in group}, {box.key: box.level for box in scene.boxes}
+    first, last = min(box.level for box in group), max(box.level for box in group)
     return (
         len(group) > 1
-        and all(stage_of[link.source] < first for link in scene.links if link.target in keys)
-        and all(stage_of[link.target] > last for link in scene.links if link.source in keys)
+        and all(level_of[link.source] < first for link in scene.links if link.target in keys)
+        and all(level_of[link.target] > last for link in scene.links if link.source in keys)
     )
 
 
@@ -218,7 +218,7 @@ def _call(plan: Plan, step: Step) -> SceneBox:
     group = next((group for group in plan.groups if group.name == step.group), None)
     lane = f"pool:{group.pool.name}" if group else DRIVER
     key = f"n{step.node}"
-    queue_stage = plan.split.of[step.node] if plan.split.queues else None
+    stage = plan.split.of[step.node] if plan.split.queues else None
     if step.role is None:
         parts = f"{step.chunks} part{'' if step.chunks == 1 else 's'}"
         return SceneBox(
@@ -226,10 +226,10 @@ def _call(plan: Plan, step: Step) -> SceneBox:
             kind="function",
             lane=lane,
             role=step.label,
-            stage=step.stage,
+            level=step.level,
             title=step.label,
             lines=(f"function · {parts}",),
-            queue_stage=queue_stage,
+            stage=stage,
         )
     name = step.signature.registration.name if step.signature.registration else ""
     name += during_text(plan, step)
@@ -239,10 +239,10 @@ def _call(plan: Plan, step: Step) -> SceneBox:
         kind="call",
         lane=lane,
         role=step.role,
-        stage=step.stage,
+        level=step.level,
         title=step.label,
         lines=(f"{name} · {mesh}",),
-        queue_stage=queue_stage,
+        stage=stage,
     )
 
 

@@ -30,7 +30,7 @@ def held_against(plan: CompiledPlan, network: Any) -> None:
     for step in plan.steps:
         attributes = network.nodes[names[step.node]]
         assert attributes["ranks"].split("; ") == [str(rank) for rank in step.ranks]
-        assert (attributes["stage"], attributes["chunks"]) == (step.stage, step.chunks)
+        assert (attributes["stage"], attributes["chunks"]) == (step.level, step.chunks)
         if step.group != DRIVER:
             [group] = [group for group in plan.groups if group.name == step.group]
             assert (attributes["group"], attributes["pool"]) == (group.name, group.pool.name)

@@ -131,7 +131,7 @@ def test_nothing_runs_beside_the_first_of_two_pairs_of_functions() -> None:
     """The driver waits for the first call to collect its results: two bodies of 3 s took 6 s."""
     plan = planned(two_pairs, "ab")
     assert claimed(plan) == predicted(plan) == set()
-    assert [step.stage for step in plan.steps] == [1, 2]
+    assert [step.level for step in plan.steps] == [1, 2]
     assert "overlap  none\n         later steps begin once a.by_pair ends: the driver runs its collect fun" in str(plan)
 
 
@@ -149,7 +149,7 @@ def test_what_waits_for_a_filter_runs_after_a_later_pair_of_functions() -> None:
     """The worked example: the driver waits for ``c``, which it can submit, before it waits for the filter."""
     plan = planned(filter_before_pair, "abc")
     assert claimed(plan) == predicted(plan) == {("a.mark", "c.by_pair")}
-    assert {step.label: step.stage for step in plan.steps} == {"a.mark": 1, "b.kept": 2, "c.by_pair": 1}
+    assert {step.label: step.level for step in plan.steps} == {"a.mark": 1, "b.kept": 2, "c.by_pair": 1}
     assert "later steps begin once c.by_pair ends" in str(plan), "b.kept does, although the program has it before"
 
 
@@ -214,8 +214,8 @@ LONG_BESIDE_TWO = Program(
 def test_what_is_said_to_overlap_does_where_each_takes_long(program: Program) -> None:
     """The steps of a list, and those of a level."""
     plan = compiled(program)
-    in_levels = sorted(remote(plan), key=lambda step: step.stage)
-    levels = [list(steps) for _, steps in groupby(in_levels, key=lambda step: step.stage)]
+    in_levels = sorted(remote(plan), key=lambda step: step.level)
+    levels = [list(steps) for _, steps in groupby(in_levels, key=lambda step: step.level)]
     for together in [*overlaps(plan), *levels]:
         long = sorted(step.label for step in together)
         assert pairs([long]) <= predicted(plan, dict.fromkeys(long, 1000.0))

@@ -143,7 +143,7 @@ def test_roles_on_disjoint_devices_overlap_and_others_do_not() -> None:
 
     def stages(a: hf.ResourcePool, b: hf.ResourcePool, c: hf.ResourcePool) -> list[int]:
         places = {name: hf.place(Role, 2, pool=pool) for name, pool in (("a", a), ("b", b), ("c", c))}
-        return [step.stage for step in flow.compile(hf.Deployment(**places), dims={B: 8}).steps]
+        return [step.level for step in flow.compile(hf.Deployment(**places), dims={B: 8}).steps]
 
     assert stages(left, left, right) == [1, 2, 2, 3]
     assert stages(all_gpus, all_gpus, all_gpus) == [1, 2, 3, 4]

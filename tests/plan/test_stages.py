@@ -163,7 +163,7 @@ def test_calls_that_are_not_balanced_wait_for_no_row_weights() -> None:
     plan, unbalanced = (
         read_beside.compile(places, dims={B: 4}, optimize=hf.Optimize(balance=balance)) for balance in (True, False)
     )
-    assert {step.label: step.stage for step in plan.steps} == {step.label: step.stage for step in unbalanced.steps}
+    assert {step.label: step.level for step in plan.steps} == {step.label: step.level for step in unbalanced.steps}
     assert plan.edges == unbalanced.edges
 
 

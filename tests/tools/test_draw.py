@@ -35,7 +35,7 @@ def test_the_scene_has_pools_steps_and_ends(plan: CompiledPlan) -> None:
     shown = scene(plan)
     assert [lane.title for lane in shown.lanes] == ["driver", "train", "score"]
     assert shown.lanes[1].lines == ("4 CPU processes on 2 nodes", "actor: Actor, dp=2 tp=2")
-    assert [(box.kind, box.title, box.stage) for box in shown.boxes] == [
+    assert [(box.kind, box.title, box.level) for box in shown.boxes] == [
         ("input", "questions", 0),
         ("call", "actor.think", 1),
         ("call", "judge.weigh", 2),
@@ -123,7 +123,7 @@ def test_the_picture_of_the_readme_is_the_demo_s(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "grpo.svg").read_bytes() == (root / "docs" / "grpo.svg").read_bytes()
 
 
-def test_equal_calls_of_several_stages_share_a_box(write: Callable[[str, str], str], program: str) -> None:
+def test_equal_calls_of_several_levels_share_a_box(write: Callable[[str, str], str], program: str) -> None:
     with Path(program).open("a", encoding="utf-8") as file:
         file.write("\n\n@hf.dataflow\n")
         file.write("def thrice(questions: Questions, actor: Actor, judge: Judge) -> dict[str, list[Lengths]]:\n")
@@ -134,7 +134,7 @@ def test_equal_calls_of_several_stages_share_a_box(write: Callable[[str, str], s
     together = folded(shown)
     [box, result] = [box for box in together.boxes if box.calls]
     assert (box.title, box.calls) == ("judge.weigh ×3", ("judge.weigh#1", "judge.weigh#2", "judge.weigh#3"))
-    assert (box.stage, box.until) == (2, 4)
+    assert (box.level, box.until) == (2, 4)
     [link] = [link for link in together.links if link.target == box.key]
     assert link.amount == "3 × 4.0 KiB"
     assert (result.title, result.calls) == ("lengths ×3", ("lengths[0]", "lengths[1]", "lengths[2]"))
@@ -148,7 +148,7 @@ def test_a_drawing_shows_queues_and_their_stages(write: Callable[[str, str], str
         file.write("\nqueued_drawn = hf.Experiment(queued, deployment, dims={B: 4, P: 256})\n")
     compiled = load("shouting.py:queued_drawn").deployed("draw").compile()
     shown = scene(compiled)
-    assert [(box.title, box.queue_stage) for box in shown.boxes if box.kind == "call"] == [
+    assert [(box.title, box.stage) for box in shown.boxes if box.kind == "call"] == [
         ("actor.think", 0),
         ("judge.weigh", 1),
     ]

@@ -34,10 +34,10 @@ def any_scene(seed: int) -> Scene:
     driver = Lane("driver", "driver", ("input and results",))
     last = lot.randint(1, 6) + 1
     boxes = [
-        SceneBox(key=f"in{i}", kind="input", lane="driver", role=f"in{i}", stage=0, title=f"input{i}", lines=("T",))
+        SceneBox(key=f"in{i}", kind="input", lane="driver", role=f"in{i}", level=0, title=f"input{i}", lines=("T",))
         for i in range(lot.randint(1, 2))
     ]
-    for stage in range(1, last):
+    for level in range(1, last):
         for _ in range(lot.randint(1, 3)):
             lane = lot.choice(pools) if lot.random() < 0.9 else driver
             key, role = f"n{len(boxes)}", f"role{lot.randint(0, 3)}"
@@ -47,23 +47,23 @@ def any_scene(seed: int) -> Scene:
                     kind="call",
                     lane=lane.key,
                     role=role,
-                    stage=stage,
+                    level=level,
                     title=f"{role}.{key}",
                     lines=("3D_PROTO · dp=2",),
                 )
             )
     boxes.append(
-        SceneBox(key="out0", kind="result", lane="driver", role="out0", stage=last, title="result", lines=("R",))
+        SceneBox(key="out0", kind="result", lane="driver", role="out0", level=last, title="result", lines=("R",))
     )
     links = []
     for box in boxes:
-        earlier = [candidate for candidate in boxes if candidate.stage < box.stage]
+        earlier = [candidate for candidate in boxes if candidate.level < box.level]
         for source in lot.sample(earlier, min(len(earlier), lot.randint(1, 4))):
             columns = tuple(f"column{i}" for i in range(lot.randint(0, 6)))
             links.append(Link(source.key, box.key, columns, "1 MiB", lot.choice(["in process", "object store"])))
     used = {box.lane for box in boxes}
     lanes = tuple(lane for lane in (driver, *pools) if lane.key in used)
-    return Scene(title="any", subtitle="", lanes=lanes, boxes=tuple(boxes), links=tuple(links), stages=last + 1)
+    return Scene(title="any", subtitle="", lanes=lanes, boxes=tuple(boxes), links=tuple(links), levels=last + 1)
 
 
 def boxes_of(sheet: Sheet) -> list[Area]:
