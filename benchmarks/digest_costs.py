@@ -22,9 +22,9 @@ import torch
 from hfdsl.plan.plan import Step
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.runtime import digests
+from hfdsl.runtime.verification.rank_digests import RankDigests
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from hfdsl.runtime.weights.exchange import ArrivingWeights
-from hfdsl.runtime.weights.rank_digests import RankDigests
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 
 SIDES: Final = ("a sender's digests", "a receiver's digests")
 
@@ -65,7 +65,7 @@ def _fused_digests() -> Any:
     stand_ins = {} if find_spec("triton") else {"triton": triton, "triton.language": language}
     sys.modules.update(stand_ins)
     try:
-        from hfdsl.runtime.weights import fused_digests
+        from hfdsl.runtime.verification import fused_digests
     finally:
         for name in stand_ins:
             del sys.modules[name]

@@ -31,10 +31,10 @@ from hfdsl.plan.resharding import BUCKET_BYTES, compile_schedule
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Layout, Replicas
 from hfdsl.runtime.digests import DigestLayouts
+from hfdsl.runtime.verification.leaving_digests import LeavingDigests
 from hfdsl.runtime.weights import exchange
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.held_parts import HeldPart
-from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
 SMALLER: Final = 1024
 SIZES: Final[dict[str, Size]] = {"1.3B": Size(64, 172, 24, 1000), "7B": Size(128, 344, 32, 1000)}

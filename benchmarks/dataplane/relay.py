@@ -32,8 +32,8 @@ from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.ray.relay_client import Relays
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.weights.digest_reports import DigestReport
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.verification.digest_report import DigestReport
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync
 
 DIRECT, RELAYED = "a call per rank", "a call per node"
 

@@ -14,8 +14,8 @@ from hfdsl.runtime.queues.rows import QueuedRows
 from hfdsl.runtime.rank.body_hooks import BodyHook, BodyMoment
 from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.store import PayloadContent
-from hfdsl.runtime.weights.digest_reports import DigestReport
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.verification.digest_report import DigestReport
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

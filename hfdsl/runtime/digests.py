@@ -36,12 +36,12 @@ import numpy as np
 import torch
 
 from hfdsl.protocols.boxes import Box
-from hfdsl.runtime.weights.digest_factors import MODULUS, Words, factors, factors_on
-from hfdsl.runtime.weights.digest_readings import DigestReading, ReadGroup
+from hfdsl.runtime.verification.digest_factors import MODULUS, Words, factors, factors_on
+from hfdsl.runtime.verification.kept_launches import DigestReading, ReadGroup
 from hfdsl.runtime.weights.held_parts import ComputedPart, HeldPart
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.weights.fused_digests import FusedSums, KernelLaunch
+    from hfdsl.runtime.verification.fused_digests import FusedSums, KernelLaunch
 
 __all__ = [
     "BegunDigests",
@@ -226,7 +226,7 @@ def device_sums() -> DeviceSums | FusedSums:
     """The digests of parts on devices: one kernel where Triton compiles it, torch kernels elsewhere."""
     if not (torch.cuda.is_available() and find_spec("triton")):
         return DeviceSums()
-    from hfdsl.runtime.weights.fused_digests import FusedSums
+    from hfdsl.runtime.verification.fused_digests import FusedSums
 
     return FusedSums()
 

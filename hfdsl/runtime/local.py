@@ -26,8 +26,8 @@ from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.rank.store import OF_CALLER, PayloadContent, StoredValue
 from hfdsl.runtime.saving.store_files import read_payloads
 from hfdsl.runtime.turns import LocalCollectives, Turns
-from hfdsl.runtime.weights.digest_reports import DigestReport
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.verification.digest_report import DigestReport
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

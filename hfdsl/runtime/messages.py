@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from hfdsl.plan.rows import RowTable
 from hfdsl.plan.segments import Task
-from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.verification.digest_report import DigestReport
 
 SendMode: TypeAlias = str | list[int]
 """The way of a payload out of its process: one of the words below or, for a broadcast, the participating ranks."""

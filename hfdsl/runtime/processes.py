@@ -13,8 +13,8 @@ from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.loading import LoaderThread
 from hfdsl.runtime.recovery.steps import Recovery
-from hfdsl.runtime.weights.verification import SyncHistory
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+from hfdsl.runtime.verification.copies import SyncHistory
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 
 T = TypeVar("T")
 

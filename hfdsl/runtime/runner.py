@@ -19,7 +19,7 @@ from hfdsl.runtime.recovery.steps import LOSS_SECONDS, RecoverableBackend, ranks
 from hfdsl.runtime.routings import Routings
 from hfdsl.runtime.step import StepRun
 from hfdsl.runtime.timeline import StepRecord, timeline
-from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.verification.digest_report import DigestReport
 from hfdsl.types.batches import Batch
 
 

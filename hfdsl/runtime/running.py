@@ -30,8 +30,8 @@ from hfdsl.runtime.saving.restoring import go_back_to, load_states
 from hfdsl.runtime.saving.step_recording import recording
 from hfdsl.runtime.schedule import QueueState
 from hfdsl.runtime.timeline import timeline
-from hfdsl.runtime.weights.running_verification import verify, verifying
-from hfdsl.runtime.weights.verification import Verified
+from hfdsl.runtime.verification.copies import Verified
+from hfdsl.runtime.verification.verifying import verify, verifying
 from hfdsl.types.batches import Batch
 from hfdsl.types.numbers import checked_deadline
 

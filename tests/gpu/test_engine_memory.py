@@ -18,8 +18,8 @@ import hfdsl as hf
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R
 from hfdsl.runtime.digests import Digests, digests
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from hfdsl.runtime.weights.held_parts import HeldPart
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.gpu.engine_programs import Changing, ThroughHost, Watched, killed, synced
 from tests.rl.engines.syncs import Syncs, random_weights
 from tests.rl.workers import tiny

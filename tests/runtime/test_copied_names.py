@@ -10,7 +10,7 @@ import torch
 import hfdsl as hf
 from hfdsl.errors import HfWarning, SyncError
 from hfdsl.protocols.layouts import Layout, Replicas
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from tests.runtime import copied_programs as p
 
 SYNC = VerifiedSync("policy", "actor", "engine")

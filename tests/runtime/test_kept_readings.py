@@ -32,13 +32,14 @@ from hfdsl.protocols.layouts import Layout, Parameter, Replicas, Slices
 from hfdsl.runtime import digests
 from hfdsl.runtime.digests import BegunDigests, DeviceSums, DigestLayouts, Digests
 from hfdsl.runtime.ray.rank_process import RankProcess
-from hfdsl.runtime.weights import arriving_digests, digest_stream, exchange
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, PiecesToRead
+from hfdsl.runtime.verification import arriving_digests, digest_stream
+from hfdsl.runtime.verification.digest_stream import DigestsBeside, GroupToRead, PiecesToRead
+from hfdsl.runtime.verification.leaving_digests import LeavingDigests
+from hfdsl.runtime.verification.rank_digests import RankDigests
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
+from hfdsl.runtime.weights import exchange
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 from hfdsl.runtime.weights.held_parts import ComputedPart, HeldPart
-from hfdsl.runtime.weights.leaving_digests import LeavingDigests
-from hfdsl.runtime.weights.rank_digests import RankDigests
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime import resharding_programs as p
 from tests.runtime.operations import Operations
 from tests.runtime.test_exchange import launched

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import SyncError
 from hfdsl.protocols.layouts import Replicas
-from hfdsl.runtime.weights import arriving_digests, exchange, messages
-from hfdsl.runtime.weights.comparison import compare
-from hfdsl.runtime.weights.digest_reports import DigestReport
+from hfdsl.runtime.verification import arriving_digests
+from hfdsl.runtime.verification.comparison import compare
+from hfdsl.runtime.verification.digest_report import DigestReport
+from hfdsl.runtime.verification.driver_reports import DriverReports
+from hfdsl.runtime.weights import exchange, messages
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
 from hfdsl.runtime.weights.held_parts import HeldPart
 from hfdsl.runtime.weights.messages import BufferedMessage
-from hfdsl.runtime.weights.reported_digests import ReportedDigests
 from tests.runtime import resharding_programs as p
 from tests.runtime.test_exchange import launched
 from tests.runtime.test_verification import SYNC, layouts, of, weights
@@ -30,7 +31,7 @@ def reporting(rank: int, exported: bool, key: str, parts: Any, values: list[int]
     return DigestReport(sync=SYNC, rank=rank, exported=exported, key=key, parts=parts, values=values)
 
 
-def reported(source: list[Any], target: list[Any], known: ReportedDigests) -> bool:
+def reported(source: list[Any], target: list[Any], known: DriverReports) -> bool:
     """What both sides report, as it comes over the wire."""
     reports = []
     for exported, ranks in ((True, source), (False, target)):
@@ -56,18 +57,18 @@ def same(source: list[Any], target: list[Any]) -> bool:
 def test_reports_have_the_verdict_of_the_digests(data: st.DataObject) -> None:
     weight = data.draw(weights())
     source, target = data.draw(layouts(weight)), data.draw(layouts(weight))
-    assert reported(of(source), of(target), ReportedDigests())
+    assert reported(of(source), of(target), DriverReports())
     for side in (source, target):
         rank = data.draw(st.integers(0, len(side) - 1))
         name, piece = side[rank][0]
         spoiled = piece.tensor.clone()
         spoiled.view(-1)[data.draw(st.integers(0, spoiled.numel() - 1))] = data.draw(st.integers(-3, 3))
         side[rank] = [(name, HeldPart(spoiled, piece.offset))]
-        assert reported(of(source), of(target), ReportedDigests()) == same(of(source), of(target))
+        assert reported(of(source), of(target), DriverReports()) == same(of(source), of(target))
 
 
 def test_names_come_once_and_reports_count_for_one_step() -> None:
-    reports, source = ReportedDigests(), of([[("x", HeldPart(torch.ones(3)))]])
+    reports, source = DriverReports(), of([[("x", HeldPart(torch.ones(3)))]])
     assert reported(source, source, reports)
     values = [source[0][0].value]
     reports.replace([reporting(0, exported, f"{exported} 0", None, values) for exported in (True, False)])
@@ -79,7 +80,7 @@ def test_names_come_once_and_reports_count_for_one_step() -> None:
     reports.replace([reporting(0, exported, "of a rank that was replaced", None, values) for exported in (True, False)])
     assert not reports.complete(SYNC, 1, 1)
     renamed = of([[("y", HeldPart(torch.ones(3)))]])
-    assert not reported(source, renamed, ReportedDigests())
+    assert not reported(source, renamed, DriverReports())
 
 
 # -- what is read when

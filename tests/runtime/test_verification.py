@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import HfWarning, ResourceError, SyncError
 from hfdsl.runtime.digests import DeviceSums, as_words, digests
-from hfdsl.runtime.weights.comparison import compare
+from hfdsl.runtime.verification.comparison import compare
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from hfdsl.runtime.weights.copied_names import CopiedNames
 from hfdsl.runtime.weights.held_parts import HeldPart
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.runtime.dying_programs import FOLDER, death
 from tests.runtime.verified_programs import (
     B,

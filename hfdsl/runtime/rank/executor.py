@@ -65,10 +65,10 @@ from hfdsl.runtime.rank.step_calls import call_of_step, row_name
 from hfdsl.runtime.rank.step_stores import StepStores
 from hfdsl.runtime.rank.store import PayloadContent, Store, StoredValue, UndeliveredError, bytes_of, slice_payload
 from hfdsl.runtime.saving.recording import Recorder
+from hfdsl.runtime.verification.rank_digests import RankDigests, rank_digests
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync, states
 from hfdsl.runtime.weights.held_boxes import HeldBoxes
-from hfdsl.runtime.weights.rank_digests import RankDigests, rank_digests
 from hfdsl.runtime.weights.syncs import exchanging, exported_columns, whole_columns
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.dims import Size
 

@@ -24,7 +24,7 @@ from hfdsl.runtime.saving.state_files import (
     unflatten_state,
     worker_state,
 )
-from hfdsl.runtime.weights.verified_syncs import states
+from hfdsl.runtime.verification.verified_syncs import states
 
 REMEMBERED_SAVES = 16
 """The number of earlier save folders whose files a process remembers."""

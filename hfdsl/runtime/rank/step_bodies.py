@@ -18,7 +18,7 @@ from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.runtime.rank.role_workers import RoleWorkers
 from hfdsl.runtime.saving.recording import Recorder
-from hfdsl.runtime.weights.rank_digests import RankDigests
+from hfdsl.runtime.verification.rank_digests import RankDigests
 from hfdsl.runtime.weights.syncs import loading
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from hfdsl.runtime.transports.serialization import (
     pickle_content,
     serialized,
 )
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

@@ -21,8 +21,8 @@ from hfdsl.runtime.rank.body_hooks import BodyHook, BodyMoment
 from hfdsl.runtime.rank.executor import Executor
 from hfdsl.runtime.ray.peer_copies import Copied, copied_to, live_nodes, peer_of
 from hfdsl.runtime.ray.rank_calls import LAUNCH, RankCalls
-from hfdsl.runtime.weights.digest_reports import DigestReport
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync
+from hfdsl.runtime.verification.digest_report import DigestReport
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.waiting import fetch
 

@@ -1,1 +1,1 @@
-"""Weights from one role to another: resharded by schedule, exchanged in buckets, verified by digests."""
+"""Weights from one role to another: resharded by schedule, exchanged in buckets."""

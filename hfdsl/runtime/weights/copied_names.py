@@ -24,7 +24,7 @@ from hfdsl.deploy.weight_syncs import WeightSync, weight_syncs
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.layouts import Layout, Replicas
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

@@ -76,7 +76,7 @@ from hfdsl.runtime.weights.operations import ExchangeGroup, wait
 from hfdsl.runtime.weights.resharding import Parts, copied_part, exported_weights, loaded_weights
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
+    from hfdsl.runtime.verification.arriving_digests import ArrivingDigests
 
 
 class Exported:
@@ -362,7 +362,7 @@ class ArrivingWeights:
     def _begun_digests(self, held: LocalWeights, views: PartViews, keeper: Any) -> ArrivingDigests | None:
         if self._layouts is None or not hasattr(keeper, "held_weights"):
             return None
-        from hfdsl.runtime.weights.arriving_digests import ArrivingDigests
+        from hfdsl.runtime.verification.arriving_digests import ArrivingDigests
 
         size, places = self._sync.schedule.received[self._rank], HeldBoxes.loaded(self._sync)
         self._keeper = keeper

@@ -27,8 +27,8 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.engines.process import EngineProcess
 from hfdsl.runtime.digests import Digests, digests
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from hfdsl.runtime.weights.held_parts import HeldPart
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 from tests.nightly import examples
 from tests.rl.engines import fake
 from tests.rl.engines.syncs import Syncs, random_weights

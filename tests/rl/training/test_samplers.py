@@ -11,8 +11,8 @@ import torch
 
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
-from hfdsl.runtime.weights import verification
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+from hfdsl.runtime.verification import copies
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from tests.rl.workers import tiny
 
 MODEL = {"config": {name: value for name, value in tiny.LLAMA.items() if value is not None}}
@@ -91,7 +91,7 @@ def test_dapo_samples_its_rounds_with_it(tmp_path: Path, monkeypatch: pytest.Mon
     rounds = table(tmp_path, "dapo:dapo_round", options={"group": 4, "longest": 6, "buffer": 2}, update=update, steps=2)
     del rounds["reference"]
     records, compared = list[Any](), list[VerifiedSync]()
-    monkeypatch.setattr(verification, "compare", lambda sync, *digests: compared.append(sync))
+    monkeypatch.setattr(copies, "compare", lambda sync, *digests: compared.append(sync))
     train(from_table({**rounds, "verify_sync": 2}), show=records.append)
     assert compared == [VerifiedSync("policy", "actor", "sampler")]  # after the second step
     gaps = [record.values["actor/engine_gap_max"] for record in records if "actor/engine_gap_max" in record.values]

@@ -13,7 +13,7 @@ from hfdsl.errors import HfError, SyncError
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, Rollout
 from hfdsl.rl.models.copies import PolicyCopy
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from tests.rl.engines import fake
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, apart

@@ -38,7 +38,7 @@ import torch
 import triton  # pyright: ignore[reportMissingImports] - torch brings it where it supports CUDA
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from hfdsl.runtime.weights.digest_factors import factors_on
+from hfdsl.runtime.verification.digest_factors import factors_on
 
 TILE_WORDS: Final = 4096
 """The number of words that a program reads at once: 32 KiB."""

@@ -28,16 +28,16 @@ from hfdsl.protocols.call import current_call
 from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.register import registration_of
 from hfdsl.protocols.state import EffectKind, methods_with
-from hfdsl.runtime.weights.digest_reports import DigestReport, PartTable
+from hfdsl.runtime.verification.digest_report import DigestReport, PartTable
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync, states
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 from hfdsl.runtime.weights.sharded_tensors import is_part
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, states
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import DigestLayouts, Digests, DigestValues
+    from hfdsl.runtime.verification.leaving_digests import LeavingDigests
     from hfdsl.runtime.weights.exchange import ArrivingWeights
     from hfdsl.runtime.weights.held_parts import HeldPart
-    from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
 
 class RankDigests:
@@ -67,8 +67,8 @@ class RankDigests:
 
         If the state ``leaves`` in an exchange after the call, it is read during the exchange.
         """
+        from hfdsl.runtime.verification.leaving_digests import LeavingDigests
         from hfdsl.runtime.weights.held_parts import pieces_of
-        from hfdsl.runtime.weights.leaving_digests import LeavingDigests
 
         rank = current_call().rank
         for sync in self._synced(step, "exports"):

@@ -21,10 +21,10 @@ import numpy.typing as npt
 import torch
 
 from hfdsl.protocols.boxes import Box
-from hfdsl.runtime.weights.digest_reports import PartTable
+from hfdsl.runtime.verification.digest_report import PartTable
 
 if TYPE_CHECKING:
-    from hfdsl.runtime.weights.fused_digests import KernelLaunch
+    from hfdsl.runtime.verification.fused_digests import KernelLaunch
 
 
 @dataclass(frozen=True, slots=True)

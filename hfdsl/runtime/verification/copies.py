@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hfdsl.errors import ResourceError
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime.weights.comparison import compare, dtypes_of, other_form
+from hfdsl.runtime.verification.comparison import compare, dtypes_of, other_form
+from hfdsl.runtime.verification.verified_syncs import DTypes, VerifiedSync, last_of_each_copy, states, syncs_of
 from hfdsl.runtime.weights.copied_names import copied_names
-from hfdsl.runtime.weights.verified_syncs import DTypes, VerifiedSync, last_of_each_copy, states, syncs_of
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
-    from hfdsl.runtime.weights.digest_reports import DigestReport
-    from hfdsl.runtime.weights.reported_digests import ReportedDigests
+    from hfdsl.runtime.verification.digest_report import DigestReport
+    from hfdsl.runtime.verification.driver_reports import DriverReports
 
 AllDigests: TypeAlias = "Callable[..., Sequence[Digests | None]]"
 """The result of ``Backend.digests``: the digests of all ranks, with None for a rank that has none."""
@@ -66,7 +66,7 @@ class SyncHistory:
     changed: set[VerifiedSync] = field(default_factory=set)
     """The syncs whose copy its role has changed since it was loaded, as one that learns from what it loads."""
 
-    reported: ReportedDigests | None = None
+    reported: DriverReports | None = None
     """The reports of ranks about the last step."""
 
     versions: Counter[VerifiedSync] = field(default_factory=Counter)
@@ -103,9 +103,9 @@ class SyncHistory:
         if self.reported is None:
             if not reports:
                 return  # a run that verifies nothing does not load numpy
-            from hfdsl.runtime.weights.reported_digests import ReportedDigests
+            from hfdsl.runtime.verification.driver_reports import DriverReports
 
-            self.reported = ReportedDigests()
+            self.reported = DriverReports()
         self.reported.replace(reports)
 
     def forget(self) -> None:
@@ -125,7 +125,7 @@ def verify_copies(
     plans: Sequence[Plan],
     history: SyncHistory,
     state: str,
-    reported: ReportedDigests | None = None,
+    reported: DriverReports | None = None,
 ) -> Verified:
     """Compare roles' loaded states with the last exports; ``digests`` is a backend's method.
 
@@ -156,7 +156,7 @@ def _verify_copy(
     plans: Sequence[Plan],
     history: SyncHistory,
     sync: VerifiedSync,
-    reported: ReportedDigests | None,
+    reported: DriverReports | None,
 ) -> str | None:
     """Compare a copy with its source; return the reason if that is impossible, or None."""
     deployment = plans[0].deployment

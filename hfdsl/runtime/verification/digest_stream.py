@@ -47,7 +47,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 
 from hfdsl.runtime.digests import BegunDigests, DigestLayouts, DigestValues
-from hfdsl.runtime.weights.digest_readings import DigestReading, ReadGroup
+from hfdsl.runtime.verification.kept_launches import DigestReading, ReadGroup
 from hfdsl.runtime.weights.held_parts import HeldPart
 
 Moment: TypeAlias = "torch.cuda.Event | None"

@@ -31,7 +31,7 @@ from typing import Any, Final
 import torch
 
 from hfdsl.runtime.digests import DigestLayouts, DigestValues
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, Moment, PiecesToRead, moment
+from hfdsl.runtime.verification.digest_stream import DigestsBeside, GroupToRead, Moment, PiecesToRead, moment
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 from hfdsl.runtime.weights.held_parts import HeldPart, pieces_of
 

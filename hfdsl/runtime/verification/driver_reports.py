@@ -11,7 +11,7 @@ Two ranks of an actor export the halves of ``x``, and a sampler has loaded all o
 
 Which numbers are replicas of the same part, and which add up to the same weight, depends on names and boxes alone. So
 the driver works this out once, when it gets the names and boxes, and then only adds and compares arrays. If that finds
-a difference, or if parts of a weight overlap, ``verification.compare`` goes through the digests and names the ones that
+a difference, or if parts of a weight overlap, ``comparison.compare`` goes through the digests and names the ones that
 are wrong.
 """
 
@@ -25,15 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hfdsl.protocols.boxes import Box, extent, fill
+from hfdsl.runtime.verification.digest_report import DigestReport, PartTable
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from hfdsl.runtime.weights.copied_names import CopiedNames
-from hfdsl.runtime.weights.digest_reports import DigestReport, PartTable
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests
 
 
-class ReportedDigests:
+class DriverReports:
     """The reports of ranks about the last step."""
 
     def __init__(self) -> None:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from hfdsl.errors import SyncError
 from hfdsl.protocols.boxes import Box, extent, fill, in_words, volume
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 from hfdsl.runtime.weights.copied_names import UNKNOWN, CopiedNames
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
 
 if TYPE_CHECKING:
     from hfdsl.runtime.digests import Digests

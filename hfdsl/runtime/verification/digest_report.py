@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from hfdsl.protocols.boxes import Box
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync
 
 PartTable: TypeAlias = tuple[tuple[str, Box, str], ...]
 """The name, the box and the dtype of each part that a rank has."""

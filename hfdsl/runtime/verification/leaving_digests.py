@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hfdsl.runtime.digests import DigestLayouts, DigestValues
-from hfdsl.runtime.weights.digest_stream import DigestsBeside, GroupToRead, PiecesToRead, moment
+from hfdsl.runtime.verification.digest_stream import DigestsBeside, GroupToRead, PiecesToRead, moment
+from hfdsl.runtime.verification.verified_syncs import DTypes
 from hfdsl.runtime.weights.held_boxes import HeldBoxes, located_pieces
 from hfdsl.runtime.weights.held_parts import HeldPart
-from hfdsl.runtime.weights.verified_syncs import DTypes
 
 
 class LeavingDigests:

@@ -10,9 +10,9 @@ from functools import partial
 from hfdsl.errors import HfWarning
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.weights.comparison import dtypes_of
-from hfdsl.runtime.weights.verification import Verified, comparable, verify_copies
-from hfdsl.runtime.weights.verified_syncs import VerifiedSync, syncs_of
+from hfdsl.runtime.verification.comparison import dtypes_of
+from hfdsl.runtime.verification.copies import Verified, comparable, verify_copies
+from hfdsl.runtime.verification.verified_syncs import VerifiedSync, syncs_of
 
 
 def verify(processes: Processes, plan: Plan, state: str, *, reported: bool) -> Verified:
