@@ -52,50 +52,21 @@ def _own_gpus(c: Configuration, reward_model_gpus: int) -> Iterator[Problem]:
     """On one node, generation has some of the GPUs."""
     own_nodes, own_gpus, per_node = get(c, OWN_NODES), get(c, OWN_GPUS), c.size(GPUS)
     if not is_size(own_gpus):
-        yield finding(
-            c,
-            "HF974",
-            f"{COLOCATED} = False on one node needs {OWN_GPUS}, the GPUs of generation, and it is "
-            f"{value_text(own_gpus)}",
-            COLOCATED,
-            OWN_GPUS,
-        )
+        yield _unset_size(c, "one node", "GPUs", OWN_GPUS)
         return
     if own_nodes not in (None, 1):
         yield finding(c, "HF974", f"{OWN_NODES} = {own_nodes}, and there is one node", OWN_NODES, NODES)
     if own_gpus + reward_model_gpus >= per_node:
-        yield finding(
-            c,
-            "HF974",
-            f"{OWN_GPUS} = {own_gpus} leaves no GPUs for training: {GPUS} = {per_node}",
-            OWN_GPUS,
-            GPUS,
-            repairs=(OWN_GPUS, GPUS),
-        )
+        yield _nothing_for_training(c, "GPUs", OWN_GPUS, GPUS)
 
 
 def _own_nodes(c: Configuration, nodes: int) -> Iterator[Problem]:
     """On several nodes, generation has some of them, with all their GPUs."""
     own_nodes, own_gpus, per_node = get(c, OWN_NODES), get(c, OWN_GPUS), c.size(GPUS)
     if not is_size(own_nodes):
-        yield finding(
-            c,
-            "HF974",
-            f"{COLOCATED} = False on {nodes} nodes needs {OWN_NODES}, the nodes of generation, and it is "
-            f"{value_text(own_nodes)}",
-            COLOCATED,
-            OWN_NODES,
-            NODES,
-        )
+        yield _unset_size(c, f"{nodes} nodes", "nodes", OWN_NODES, NODES)
     elif own_nodes >= nodes:
-        yield finding(
-            c,
-            "HF974",
-            f"{OWN_NODES} = {own_nodes} leaves no nodes for training: {NODES} = {c.size(NODES)}",
-            OWN_NODES,
-            NODES,
-            repairs=(OWN_NODES, NODES),
-        )
+        yield _nothing_for_training(c, "nodes", OWN_NODES, NODES)
     if own_gpus != per_node:
         yield finding(
             c,
@@ -105,6 +76,18 @@ def _own_nodes(c: Configuration, nodes: int) -> Iterator[Problem]:
             GPUS,
             advice=(f"set {OWN_GPUS} to {per_node}",),
         )
+
+
+def _unset_size(c: Configuration, cluster: str, unit: str, own: str, *keys: str) -> Problem:
+    """Generation apart from training, without the number of its GPUs or nodes."""
+    needed = f"{COLOCATED} = False on {cluster} needs {own}, the {unit} of generation"
+    return finding(c, "HF974", f"{needed}, and it is {value_text(get(c, own))}", COLOCATED, own, *keys)
+
+
+def _nothing_for_training(c: Configuration, unit: str, own: str, total: str) -> Problem:
+    """Generation with all GPUs or nodes of the cluster."""
+    taken = f"{own} = {get(c, own)} leaves no {unit} for training"
+    return finding(c, "HF974", f"{taken}: {total} = {c.size(total)}", own, total, repairs=(own, total))
 
 
 def ranks_divide_gpus(c: Configuration) -> Iterator[Problem]:
