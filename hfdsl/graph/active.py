@@ -32,15 +32,15 @@ class Tracing(Protocol):
 
     optional_reads: list[tuple[Span, str, PortType]]
 
-    def misuse(
+    def record_misuse(
         self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
         producer: Traced | None = None, signature: Signature | None = None,
     ) -> Any:  # fmt: skip  # as it is implemented
-        """Note a mistake, and continue with a value that fits everywhere."""
+        """Record a mistake, and continue with a value that fits everywhere."""
         ...
 
-    def decide(self) -> None:
-        """Count that Python asks a value for a number or a truth."""
+    def count_decision(self) -> None:
+        """Count a time that Python asks a value for a number or a truth."""
         ...
 
     def is_first_decision(self) -> bool:
@@ -101,8 +101,8 @@ class Tracing(Protocol):
         """Whether ``hf.sync`` has something to send from one role to the other."""
         ...
 
-    def load_during(self, method: object) -> None:
-        """The load that was called last takes effect between the tokens of a method."""
+    def mark_load_in_flight(self, method: object) -> None:
+        """Note that the load which was called last takes effect between the tokens of a method."""
 
 
 tracing: ContextVar[Tracing | None] = ContextVar("hfdsl_tracer", default=None)

@@ -50,23 +50,23 @@ def _fitting(
     if len(args) > len(positional):
         spare = [name for name in ports.keyword_only if name not in kwargs]
         if len(args) > len(positional) + len(spare):
-            tracer.misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
+            tracer.record_misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
         else:
             for name, value in zip(spare, args[len(positional) :], strict=False):
-                tracer.misuse(MisuseKind.KEYWORD_ONLY, label, name, names, signature=signature)
+                tracer.record_misuse(MisuseKind.KEYWORD_ONLY, label, name, names, signature=signature)
                 bound[name] = value
     stray = False
     for name, value in kwargs.items():
         if name in bound:
-            tracer.misuse(MisuseKind.TWICE, label, name, names, signature=signature)
+            tracer.record_misuse(MisuseKind.TWICE, label, name, names, signature=signature)
         elif name not in names:
             stray = True
-            tracer.misuse(MisuseKind.NO_PORT, label, name, names, signature=signature)
+            tracer.record_misuse(MisuseKind.NO_PORT, label, name, names, signature=signature)
         else:
             bound[name] = value
     missing = [name for name in ports.required if name not in bound]
     if missing and not stray:  # a misspelled port is the cause of the missing one
-        tracer.misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
+        tracer.record_misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
     return bound
 
 
@@ -81,7 +81,7 @@ def _check_bounds(tracer: Tracing, signature: Signature, label: str, bound: Mapp
         group = _is_group(signature, port)
         if facts is not None and not (group and not is_count(bound.get(port.name))):  # HF304
             kind = MisuseKind.GROUP if group else MisuseKind.BOUNDS
-            tracer.misuse(kind, label, port.name, facts, signature=signature)
+            tracer.record_misuse(kind, label, port.name, facts, signature=signature)
 
 
 def _is_group(signature: Signature, port: Port) -> bool:

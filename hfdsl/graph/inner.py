@@ -24,7 +24,7 @@ from hfdsl.graph.parameters import present_role
 from hfdsl.graph.program import Constant, ErrorValue
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, Port, PortType, RecordType, Signature, StaticType, port_type
-from hfdsl.graph.symbolic import Symbolic, SymbolicRole
+from hfdsl.graph.symbolic import Symbolic, SymbolicRole, is_error
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec
@@ -37,7 +37,7 @@ class InnerTracing(Tracing, Protocol):
 
     misuses: list[Misuse]
 
-    def called_inner(self, signature: Signature, values: Mapping[str, Any]) -> None:
+    def record_inner_call(self, signature: Signature, values: Mapping[str, Any]) -> None:
         """Another dataflow is called with these values."""
         ...
 
@@ -45,7 +45,7 @@ class InnerTracing(Tracing, Protocol):
         """Whether several values were used as one before."""
         ...
 
-    def record_return(self, signature: Signature, expected: str, shown: str) -> None:
+    def record_wrong_return(self, signature: Signature, expected: str, shown: str) -> None:
         """An inner dataflow returns something else than its annotation says."""
         ...
 
@@ -97,7 +97,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
         return body(*args, **kwargs)
     misuse_count = len(tracer.misuses)
     values = bind(tracer, signature, signature.name, args, kwargs)
-    tracer.called_inner(signature, values)
+    tracer.record_inner_call(signature, values)
     parameters, hints = inspect.signature(body).parameters, annotated_types(body)
     for port in signature.ports:
         if port.name in values:
@@ -106,7 +106,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
                 facts = _code(port.type, value), _expected(annotation), _value_in_words(value)
                 producer = value if isinstance(value, Symbolic) else None
                 if not tracer.is_known_container(value):
-                    tracer.misuse(MisuseKind.ARGUMENT, signature.name, port.name, facts, producer, signature)
+                    tracer.record_misuse(MisuseKind.ARGUMENT, signature.name, port.name, facts, producer, signature)
                 values[port.name] = parameters[port.name].default if not port.required else _broken(tracer, port.name)
             else:
                 values[port.name] = as_annotated(annotation, value, _narrow)
@@ -119,7 +119,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
     returns = hints.get("return", Any)
     if not accepts(returns, result):
         if len(tracer.misuses) == misuse_count:  # after a misuse another value was meant
-            tracer.record_return(signature, _expected(returns), _value_in_words(result))
+            tracer.record_wrong_return(signature, _expected(returns), _value_in_words(result))
         return _broken(tracer, signature.name)
     return as_annotated(returns, result, _narrow)
 
@@ -127,7 +127,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
 def accepts(annotation: Any, value: Any) -> bool:
     """Whether a value or a container of values is of an annotated type, rows aside; True if that is not certain."""
     origin, inner = get_origin(annotation), get_args(annotation)
-    if annotation is Any or (isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue)):
+    if annotation is Any or is_error(value):
         return True
     if origin in (Union, UnionType):
         return any(accepts(option, value) for option in inner)

@@ -292,7 +292,7 @@ def sync(source: Worker, *targets: Worker, during: str | None = None) -> None:
                 exported[export] = getattr(source, export)()
             getattr(target, load)(exported[export])
             if tracer is not None and during is not None:
-                tracer.load_during(during)
+                tracer.mark_load_in_flight(during)
 
 
 def _check(operation: str, batch: object, count: object = 1) -> None:

@@ -88,10 +88,10 @@ class Pythonic(Traced):
     __hash__ = object.__hash__
 
     def _decides(self, conversion: str) -> Any:
-        self._tracer.decide()
+        self._tracer.count_decision()
         if isinstance(self._operand, ErrorValue):
             return self
-        return self._tracer.misuse(MisuseKind.CONTROL, self._shown, conversion, producer=self)
+        return self._tracer.record_misuse(MisuseKind.CONTROL, self._shown, conversion, producer=self)
 
     @classmethod
     def __torch_function__(cls, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -132,7 +132,7 @@ class PythonicRole:
         return iter((self._is_value("iteration"),))
 
     def _is_value(self, access: str) -> Any:
-        return self._tracer.misuse(MisuseKind.ROLE, self._name, access, (self._role.__name__,))
+        return self._tracer.record_misuse(MisuseKind.ROLE, self._name, access, (self._role.__name__,))
 
 
 def uncalled(value: object) -> str:
@@ -152,8 +152,8 @@ def _trap(operator: str) -> Callable[..., Any]:
         if operator == "getitem" and isinstance(others[0], Pythonic) and isinstance(others[0]._operand, ErrorValue):
             return others[0]  # indexed by the keys that ``**`` asked for, which was reported
         if operator == "getitem" and isinstance(others[0], str) and others[0] in _columns(self._type):
-            return self._tracer.misuse(MisuseKind.ITEM, self._shown, others[0], producer=self)
-        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
+            return self._tracer.record_misuse(MisuseKind.ITEM, self._shown, others[0], producer=self)
+        return self._tracer.record_misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
 
     return compute
 

@@ -32,7 +32,7 @@ class Symbolic(Pythonic):
 
     def __setattr__(self, name: str, value: object) -> None:
         if not isinstance(self._operand, ErrorValue):
-            self._tracer.misuse(MisuseKind.ASSIGN, self._shown, name, producer=self)
+            self._tracer.record_misuse(MisuseKind.ASSIGN, self._shown, name, producer=self)
 
     def __delattr__(self, name: str) -> None:
         self.__setattr__(name, None)
@@ -48,25 +48,37 @@ class Symbolic(Pythonic):
                 if fields[name].optional:
                     self._tracer.optional_reads.append((caller_span(), f"{self._shown}.{name}", fields[name]))
                 return Symbolic(self._tracer, Ref(self._operand.node, name), fields[name], f"{self._shown}.{name}")
-            return self._tracer.misuse(MisuseKind.NO_COLUMN, self._type.record.__name__, name, tuple(fields), self)
-        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
+            return self._tracer.record_misuse(
+                MisuseKind.NO_COLUMN, self._type.record.__name__, name, tuple(fields), self
+            )
+        return self._tracer.record_misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Report that a value is not a function, unless it stands for a mistake that was reported."""
         if isinstance(self._operand, ErrorValue):
             return self  # a misspelled method, reported where it was read
-        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
+        return self._tracer.record_misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
 
     def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
         """The symbolic record of class ``record`` with these columns, including this value."""
         fields = schema(record).fields
         stray = [name for name in columns if name not in fields]
         for name in stray:
-            self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields))
+            self._tracer.record_misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields))
         for name in fields if not stray else ():  # a misspelled column is the cause of the missing one
             if name not in columns and name not in schema(record).spare:
-                self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
+                self._tracer.record_misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
         return self._tracer.pack(record, columns)
+
+
+def error_value(tracer: Tracing) -> Symbolic:
+    """A value that a mistake hides."""
+    return Symbolic(tracer, ErrorValue(), None, "<broken>")
+
+
+def is_error(value: object) -> bool:
+    """Whether a mistake hides a value, which was reported where the value comes from."""
+    return isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue)
 
 
 class SymbolicRole(PythonicRole):
@@ -91,7 +103,7 @@ class SymbolicRole(PythonicRole):
             return self._called[method]
         signatures = self._tracer.signatures(self._declared)
         if method not in signatures:
-            return self._tracer.misuse(MisuseKind.NO_METHOD, self._declared.__name__, method, tuple(signatures))
+            return self._tracer.record_misuse(MisuseKind.NO_METHOD, self._declared.__name__, method, tuple(signatures))
         inherited = getattr(self._role, method) is getattr(self._declared, method)
         signature = (self._tracer.signatures(self._role) if inherited else signatures)[method]
         if signature is None:

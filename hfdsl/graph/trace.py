@@ -48,7 +48,7 @@ def trace(body: Callable[..., Any]) -> TracedGraph:
             try:
                 schema(kind)
             except DefinitionError as error:
-                arguments[name] = tracer.definition(error, definition_span(kind))
+                arguments[name] = tracer.record_invalid_declaration(error, definition_span(kind))
             else:
                 arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
         elif is_option(parameter):

@@ -43,7 +43,7 @@ from hfdsl.graph.signatures import (
     role_signature,
 )
 from hfdsl.graph.spans import CallSite, Span, column_span, traceback_span, traced_span
-from hfdsl.graph.symbolic import Symbolic, SymbolicRole
+from hfdsl.graph.symbolic import Symbolic, SymbolicRole, error_value, is_error
 from hfdsl.protocols.queueing import queue_problem
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
@@ -86,18 +86,18 @@ class Tracer:
         try:
             return role_signature(role, method)
         except DefinitionError as error:
-            self.definition(error)
+            self.record_invalid_declaration(error)
             return None
 
-    def definition(self, error: DefinitionError, span: Span | None = None) -> Any:
+    def record_invalid_declaration(self, error: DefinitionError, span: Span | None = None) -> Any:
         """Record an invalid declaration, at its own place or at ``span``."""
         place = error.span if isinstance(error.span, Span) else span or traced_span(run_body.__code__)
         place = column_span(place, error.column) if error.column else place
         if not any(m.kind is MisuseKind.DEFINITION and m.subject == error.message for m in self.misuses):
             self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
-        return Symbolic(self, ErrorValue(), None, "<broken>")
+        return error_value(self)
 
-    def misuse(
+    def record_misuse(
         self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
         producer: Traced | None = None, signature: Signature | None = None,
     ) -> Any:  # fmt: skip  # one line of optional facts
@@ -119,10 +119,10 @@ class Tracer:
         if (identity := _identity(misuse)) not in self.reported:
             self.reported.add(identity)
             self.misuses.append(misuse)
-        return Symbolic(self, ErrorValue(), None, "<broken>")
+        return error_value(self)
 
-    def decide(self) -> None:
-        """Count that Python asks a value for a number or a truth, which no value has while it is traced.
+    def count_decision(self) -> None:
+        """Count a time that Python asks a value for a number or a truth, which no value has while it is traced.
 
         Raises:
             DefinitionError: HF610 for a loop that asks forever.
@@ -139,9 +139,9 @@ class Tracer:
         self.decided.add(place)
         return is_first
 
-    def outsider(self, access: str, role: type) -> Any:
+    def record_outsider(self, access: str, role: type) -> Any:
         """Record that the dataflow calls or constructs a worker that is not one of its parameters."""
-        return self.misuse(MisuseKind.OUTSIDER, access, role.__name__)
+        return self.record_misuse(MisuseKind.OUTSIDER, access, role.__name__)
 
     def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
         """Append a node and return its symbolic value."""
@@ -160,13 +160,13 @@ class Tracer:
         if isinstance(value, Symbolic):
             if value._tracer is self:
                 return value._operand
-            self.misuse(MisuseKind.FOREIGN, value._shown)
+            self.record_misuse(MisuseKind.FOREIGN, value._shown)
             return ErrorValue()
         if isinstance(value, (list, tuple, dict)):
             entries = value.values() if isinstance(value, dict) else value
             if any(isinstance(entry, Symbolic) for entry in entries):
                 if not self.is_known_container(value):
-                    self.misuse(MisuseKind.CONTAINER, type(value).__name__)
+                    self.record_misuse(MisuseKind.CONTAINER, type(value).__name__)
                 return ErrorValue()
         return Constant(value)
 
@@ -174,7 +174,7 @@ class Tracer:
         """A role method is called."""
         if kind := deferred(signature.body):
             text = f"'{role}.{signature.name}' is {kind}, and a plan takes what a call returns: make it a plain def"
-            return self.definition(DefinitionError("HF121", text), signature.span)
+            return self.record_invalid_declaration(DefinitionError("HF121", text), signature.span)
         arguments = bind(self, signature, f"{role}.{signature.name}", args, kwargs)
         self.calls += 1
         return self.emit(RoleCall(role, signature, self.calls - 1), arguments, signature.result)
@@ -186,7 +186,7 @@ class Tracer:
         try:
             signature = read_signature()
         except DefinitionError as error:
-            return self.definition(error)
+            return self.record_invalid_declaration(error)
         arguments = bind(self, signature, signature.name, args, kwargs)
         if isinstance(signature.rows, GroupedBy):
             parameter = signature.rows.parameter
@@ -205,32 +205,28 @@ class Tracer:
         finally:
             self.within.pop()
 
-    def called_inner(self, signature: Signature, values: Mapping[str, Any]) -> None:
+    def record_inner_call(self, signature: Signature, values: Mapping[str, Any]) -> None:
         """Record a call of another dataflow with its values, roles by name, and plain numbers and strings."""
         operands = ((name, _inner_operand(value)) for name, value in values.items())
         arguments = tuple((name, operand) for name, operand in operands if operand is not None)
         self.inner_calls.append(InnerCall(signature, arguments, traced_span(run_body.__code__)))
 
-    def record_return(self, signature: Signature, expected: str, shown: str) -> None:
-        """Record that an inner dataflow returns another type than it is annotated with."""
+    def record_wrong_return(self, signature: Signature, expected: str, shown: str) -> None:
+        """Record that an inner dataflow returns another type than it declares."""
         place = replace(signature.span, calls=_with_call(traced_span(run_body.__code__), signature.name))
         self.misuses.append(Misuse(MisuseKind.RETURNED, place, signature.name, candidates=(expected, shown)))
 
     def repeat(self, batch: Any, times: Any) -> Any:
         """``hf.repeat`` on a symbolic record."""
         if not is_count(times):
-            if isinstance(times, Symbolic) and isinstance(times._operand, ErrorValue):
-                return times
             return self._bad_count("repeat", times)
-        if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
-            return self._not_rows(batch, "repeat")
-        return self.emit(Repeat(times), {"batch": batch}, batch._type)
+        return self._of_rows(Repeat(times), batch, "repeat")
 
     def minibatches(self, batch: Any, count: Any) -> tuple[Any, ...]:
         """``hf.minibatches`` on a symbolic record."""
         if not is_count(count):
             self._bad_count("minibatches", count)
-            return (Symbolic(self, ErrorValue(), None, "<broken>"),)
+            return (error_value(self),)
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return (self._not_rows(batch, "minibatches"),)
         parts = [self.emit(MiniBatch(i, count), {"batch": batch}, batch._type) for i in range(count)]
@@ -241,38 +237,40 @@ class Tracer:
         """``hf.filter`` on a symbolic record."""
         if not is_count(group):
             return self._bad_count("filter", group)
-        if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
-            return self._not_rows(batch, "filter")
-        return self.emit(Filter(group), {"batch": batch, "keep": keep}, batch._type)
+        return self._of_rows(Filter(group), batch, "filter", keep=keep)
 
     def take(self, batch: Any, rows: Any, fill: bool) -> Any:
         """``hf.take`` and ``hf.fill`` on a symbolic record."""
         name = "fill" if fill else "take"
         if not is_count(rows):
             return self._bad_count(name, rows)
+        return self._of_rows(Take(rows, fill), batch, name)
+
+    def _of_rows(self, op: Op, batch: Any, operation: str, **operands: Any) -> Any:
+        """Append an operation on the rows of a record."""
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
-            return self._not_rows(batch, name)
-        return self.emit(Take(rows, fill), {"batch": batch}, batch._type)
+            return self._not_rows(batch, operation)
+        return self.emit(op, {"batch": batch, **operands}, batch._type)
 
     def queue(self, batch: Any, rows: Any, group: Any, lag: Any, late: Any) -> Any:
         """``hf.queue`` on a symbolic record."""
         for value in (batch, rows, group, lag, late):
-            if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
+            if is_error(value):
                 return value
         shown = (_in_words(value) if isinstance(value, Symbolic) else value for value in (rows, group, lag, late))
         if (problem := queue_problem(*shown)) is not None:
-            return self.definition(DefinitionError("HF740", f"hf.queue: {problem}"))
+            return self.record_invalid_declaration(DefinitionError("HF740", f"hf.queue: {problem}"))
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, "queue")
         if self.within and lag is not None:
             text = f"'{self.within[-1]}' is called by another dataflow, which its hf.queue would split into stages"
-            return self.definition(DefinitionError("HF741", text))
+            return self.record_invalid_declaration(DefinitionError("HF741", text))
         return self.emit(Queue(rows, group, lag, late), {"batch": batch}, batch._type)
 
     def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
         """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""
         if not is_record(record):
-            return self.definition(DefinitionError("HF206", no_record(record)))
+            return self.record_invalid_declaration(DefinitionError("HF206", no_record(record)))
         columns: dict[str, Any] = {}
         owners: dict[str, Any] = {}
         fields, spare = schema(record).fields, schema(record).spare
@@ -283,12 +281,12 @@ class Tracer:
             for owner in dict.fromkeys(owners[name] for name in names if name in owners and name in fields):
                 shared = [name for name in names if name in fields and owners.get(name) is owner]
                 both = [owner._shown, part._shown, *(["same"] if owner._operand == part._operand else [])]
-                self.misuse(MisuseKind.MERGE_TWICE, record.__name__, "', '".join(shared), tuple(both), part)
+                self.record_misuse(MisuseKind.MERGE_TWICE, record.__name__, "', '".join(shared), tuple(both), part)
             columns |= {name: getattr(part, name) for name in names}
             owners |= dict.fromkeys(names, part)
         for name in fields:
             if name not in columns and name not in spare:
-                self.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
+                self.record_misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
         return self.pack(record, columns)
 
     def pack(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
@@ -306,32 +304,34 @@ class Tracer:
             if kind.optional and (node := next(again, None)) is not None:
                 return Symbolic(self, Ref(node.id), certain, node.label)
             return self.emit(Present(), {"column": column}, certain) if kind.optional else column
-        if isinstance(column, Symbolic) and isinstance(column._operand, ErrorValue):
+        if is_error(column):
             return column
-        return self.misuse(MisuseKind.NOT_A_COLUMN, _in_words(column))
+        return self.record_misuse(MisuseKind.NOT_A_COLUMN, _in_words(column))
 
     def can_sync(self, source: Any, target: Any) -> bool:
         """Whether ``hf.sync`` has a state to transfer from one to the other."""
         for value in (source, target):
             if not isinstance(value, SymbolicRole):
-                self.misuse(MisuseKind.NO_SYNC, "sync takes roles of the dataflow", f"got {_in_words(value)}")
+                self.record_misuse(MisuseKind.NO_SYNC, "sync takes roles of the dataflow", f"got {_in_words(value)}")
                 return False
         if sync_methods(source._role, target._role):
             return True
-        self.misuse(MisuseKind.NO_SYNC, f"sync({source._name}, {target._name})", no_sync(source._role, target._role))
+        self.record_misuse(
+            MisuseKind.NO_SYNC, f"sync({source._name}, {target._name})", no_sync(source._role, target._role)
+        )
         return False
 
-    def load_during(self, method: object) -> None:
-        """The load that was called last takes effect between the tokens of a method."""
+    def mark_load_in_flight(self, method: object) -> None:
+        """Note that the load which was called last takes effect between the tokens of a method."""
         node = self.nodes[-1]
         if isinstance(node.op, RoleCall):
             name = method if isinstance(method, str) else brief(method)
             self.nodes[-1] = replace(node, op=replace(node.op, during=name))
 
     def _bad_count(self, subject: str, value: object) -> Any:
-        if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
-            return value  # was reported where it comes from
-        return self.misuse(MisuseKind.BAD_COUNT, subject, _in_words(value), (count_range(value),))
+        if is_error(value):
+            return value
+        return self.record_misuse(MisuseKind.BAD_COUNT, subject, _in_words(value), (count_range(value),))
 
     def is_known_container(self, value: Any) -> bool:
         """Whether a container of values, such as the results of an inner dataflow, was already used as one value.
@@ -344,19 +344,19 @@ class Tracer:
         return is_known
 
     def _not_rows(self, value: Any, operation: str) -> Any:
-        if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
+        if is_error(value):
             return value
         if self.is_known_container(value):
-            return Symbolic(self, ErrorValue(), None, "<broken>")
+            return error_value(self)
         if isinstance(value, Symbolic) and isinstance(value._operand, Ref) and value._operand.column is not None:
-            return self.misuse(MisuseKind.NOT_A_RECORD, operation, value._shown)
+            return self.record_misuse(MisuseKind.NOT_A_RECORD, operation, value._shown)
         if isinstance(value, Symbolic):
             kind, shown = value._type, f"'{value._shown}', which is {value._type}"
             if isinstance(kind, ListType) and isinstance(kind.inner, RecordType):
-                return self.misuse(MisuseKind.LIST_OF_ROWS, operation, shown, producer=value)
+                return self.record_misuse(MisuseKind.LIST_OF_ROWS, operation, shown, producer=value)
         else:
             shown = f"role '{value._name}'" if isinstance(value, SymbolicRole) else brief(value)
-        return self.misuse(MisuseKind.NOT_ROWS, operation, shown)
+        return self.record_misuse(MisuseKind.NOT_ROWS, operation, shown)
 
 
 def _inner_operand(value: Any) -> Operand | None:
@@ -395,22 +395,24 @@ def run_body(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]
     positional = [arguments[name] for name in by_position]
     named = {name: value for name, value in arguments.items() if name not in by_position}
     try:
-        with refused(body, tracer.outsider):
+        with refused(body, tracer.record_outsider):
             return body(*positional, **named)
     except DefinitionError as error:
-        tracer.definition(error, traceback_span(error, run_body.__code__))
+        tracer.record_invalid_declaration(error, traceback_span(error, run_body.__code__))
         return None
     except Exception as error:  # noqa: BLE001  # the user's own code, on values that a mistake may have made strange
         if not tracer.misuses:
-            text = f"{type(error).__name__}: {error}"
-            if isinstance(error, RecursionError):
-                limit = sys.getrecursionlimit()
-                text = f"calls go deeper than Python's recursion limit of {limit}, see sys.setrecursionlimit"
-            elif isinstance(error, AttributeError) and error.name and (near := nearest(error.name, dir(error.obj))):
-                text += f"; did you mean '{near}'?"
-            tracer.misuses.append(
-                Misuse(MisuseKind.RAISED, traceback_span(error, run_body.__code__), body.__name__, text)
-            )
+            span = traceback_span(error, run_body.__code__)
+            tracer.misuses.append(Misuse(MisuseKind.RAISED, span, body.__name__, _error_text(error)))
         return None
     finally:
         tracing.reset(token)
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return f"calls go deeper than Python's recursion limit of {sys.getrecursionlimit()}, see sys.setrecursionlimit"
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, AttributeError) and error.name and (near := nearest(error.name, dir(error.obj))):
+        text += f"; did you mean '{near}'?"
+    return text
