@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import count, pairwise, product
-from typing import TypeAlias
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hfdsl.errors import ProtocolError
-from hfdsl.plan.resharding import Schedule, compile_schedule
+from hfdsl.plan.resharding import compile_schedule
 from hfdsl.protocols.boxes import whole, without
 from hfdsl.protocols.layouts import (
     Box,
@@ -27,73 +25,8 @@ from hfdsl.protocols.layouts import (
 )
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.resharding import Need, Piece, Route, flaws, routes
-from tests.protocols.layout_cases import Listed, layouts, meshes, parameters
-
-Element: TypeAlias = tuple[str, tuple[int, ...]]
-Hosts: TypeAlias = tuple[list[int] | None, list[int] | None]
-
-
-def elements(name: str, boxes: tuple[Box, ...]) -> set[Element]:
-    return {(name, index) for box in boxes for index in product(*(range(*ends) for ends in box))}
-
-
-def held(layout: Layout, parameters: list[Parameter], mesh: Mesh, rank: int) -> set[Element]:
-    return set().union(*(elements(parameter.name, layout.boxes(parameter, mesh, rank)) for parameter in parameters))
-
-
-class Case:
-    """Parameters between two roles, which may share processes."""
-
-    def __init__(self, data: st.DataObject) -> None:
-        self.source_mesh = data.draw(meshes())
-        together = data.draw(st.booleans())
-        self.target_mesh = self.source_mesh if together else data.draw(meshes(most=8))
-        self.shared = {rank: rank for rank in range(self.source_mesh.world_size)} if together else {}
-        first = data.draw(parameters())
-        self.parameters = [replace(first, name=f"weight{i}") for i in range(data.draw(st.integers(1, 3)))]
-        self.source = data.draw(layouts(first, self.source_mesh))
-        self.target = data.draw(layouts(first, self.target_mesh))
-
-    @property
-    def whole(self) -> set[Element]:
-        return {
-            (parameter.name, index)
-            for parameter in self.parameters
-            for index in product(*(range(n) for n in parameter.shape))
-        }
-
-    def on_all_ranks(self) -> tuple[set[Element], set[Element]]:
-        """The elements on any rank that exports, and on any that loads."""
-        exported, loaded = (
-            set().union(*(held(layout, self.parameters, mesh, rank) for rank in range(mesh.world_size)))
-            for layout, mesh in ((self.source, self.source_mesh), (self.target, self.target_mesh))
-        )
-        return exported, loaded
-
-    def complete(self) -> bool:
-        """Whether every element is on a rank of either side."""
-        return self.on_all_ranks() == (self.whole, self.whole)
-
-    def schedule(self, bucket_bytes: int = 100, hosts: Hosts = (None, None)) -> Schedule:
-        return compile_schedule(
-            self.parameters,
-            self.source,
-            self.source_mesh,
-            self.target,
-            self.target_mesh,
-            self.shared,
-            bucket_bytes=bucket_bytes,
-            hosts=hosts,
-        )
-
-    def distance(self, source: int, target: int, hosts: Hosts) -> tuple[bool, int]:
-        """Whether hosts differ, and on how many axes the sender differs from the rank in the target's process."""
-        on_hosts, of_targets = hosts
-        remote = on_hosts is not None and of_targets is not None and on_hosts[source] != of_targets[target]
-        if target not in self.shared:
-            return remote, 0
-        sides = [self.source_mesh.coordinates(rank) for rank in (source, self.shared[target])]
-        return remote, sum(len({getattr(side, axis) for side in sides}) - 1 for axis in ("pp", "dp", "tp"))
+from tests.plan.resharding_cases import Case, Element, elements, held
+from tests.protocols.layout_cases import Listed
 
 
 @given(st.data())
@@ -187,67 +120,6 @@ def test_a_parameter_without_elements_is_in_nobodys_way() -> None:
     schedule = compile_schedule(weights, Replicas(), Mesh(dp=2), Slices(0, "pp"), Mesh(dp=3))
     assert schedule.is_whole
     assert not compile_schedule(weights, Replicas(), Mesh(dp=2), Slices(0), Mesh(tp=2)).is_whole
-
-
-@given(st.data(), st.integers(8, 200))
-def test_messages_carry_every_element_once_in_buckets_of_the_planned_size(data: st.DataObject, most: int) -> None:
-    case = Case(data)
-    assume(case.complete())
-    schedule = case.schedule(most)
-    sent = [schedule.messages_from(rank) for rank in range(case.source_mesh.world_size)]
-    for rank in range(case.target_mesh.world_size):
-        arrived, sizes = list[Element](), [0]
-        for number, bucket in enumerate(schedule.messages_to(rank)):
-            leaving = {message for by_bucket in sent for message in by_bucket[number] if message.target == rank}
-            assert leaving == set(bucket)
-            assert len({message.source for message in bucket}) == len(bucket)
-            transfers = [transfer for message in bucket for transfer in message.transfers]
-            assert all(transfer.source == message.source for message in bucket for transfer in message.transfers)
-            arrived += [
-                element for transfer in transfers for element in elements(transfer.parameter.name, (transfer.box,))
-            ]
-            sizes.append(sum(transfer.bytes for transfer in transfers))
-        assert Counter(arrived) == Counter(
-            element
-            for transfer in schedule.received_by(rank)
-            for element in elements(transfer.parameter.name, (transfer.box,))
-        )
-        assert max(map(sum, pairwise(sizes)), default=0) <= schedule.peak[rank] - schedule.needed[rank]
-
-
-def rounds(schedule: Schedule) -> tuple[int, int]:
-    """The messages of ranks that block: a send ends with its receive, and only then either continues with its next.
-
-    Returns how many rounds of equal messages that takes, and how many are left when nobody can continue.
-    """
-    sides = (schedule.messages_from, schedule.source_mesh), (schedule.messages_to, schedule.target_mesh)
-    senders, receivers = (
-        [[message for bucket in messages(rank) for message in bucket] for rank in range(mesh.world_size)]
-        for messages, mesh in sides
-    )
-    for number in count():
-        met = [own[0] for own in senders if own and receivers[own[0].target][0] == own[0]]
-        for message in met:
-            del senders[message.source][0], receivers[message.target][0]
-        if not met:
-            return number, sum(map(len, senders)) + sum(map(len, receivers))
-    raise AssertionError
-
-
-@given(st.data(), st.integers(8, 200))
-def test_ranks_that_block_in_each_message_go_on_to_the_last(data: st.DataObject, most: int) -> None:
-    case = Case(data)
-    assume(case.complete())
-    assert rounds(case.schedule(most))[1] == 0
-
-
-@pytest.mark.parametrize(("senders", "receivers"), [(4, 4), (2, 6), (6, 2)])
-def test_all_ranks_of_the_smaller_side_are_busy_in_every_round(senders: int, receivers: int) -> None:
-    weights = [Parameter("weight", (12, 4), "float32")]
-    schedule = compile_schedule(weights, Slices(0), Mesh(tp=senders), Replicas(), Mesh(dp=receivers), bucket_bytes=64)
-    messages = sum(len(bucket) for rank in range(senders) for bucket in schedule.messages_from(rank))
-    assert messages > 2 * senders * receivers
-    assert rounds(schedule) == (messages // min(senders, receivers), 0)
 
 
 @given(st.data())
@@ -422,14 +294,3 @@ def test_a_tied_parameter_goes_once() -> None:
         transfer.parameter.name for transfer in compile_schedule(weights, Slices(0), Mesh(), tied, Mesh()).transfers
     ]
     assert names == ["embed"]
-
-
-def test_buckets_keep_the_order_and_bound_the_peak() -> None:
-    weights = [Parameter(f"w{i}", (size,), "int8") for i, size in enumerate((40, 30, 50, 120, 10))]
-    schedule = compile_schedule(weights, Replicas(), Mesh(), Replicas(), Mesh(), bucket_bytes=100)
-    names = [[share.parameter.name for share in bucket.shares] for bucket in schedule.buckets]
-    assert names == [["w0"], ["w1"], ["w2"], ["w3"], ["w3"], ["w3", "w4"]]
-    assert [bucket.bytes for bucket in schedule.buckets] == [40, 30, 50, 40, 40, 50]
-    assert (schedule.needed, schedule.peak, len(schedule.messages_to(0))) == ((250,), (350,), 6)
-    whole = compile_schedule(weights, Replicas(), Mesh(), Replicas(), Mesh(), bucket_bytes=0)
-    assert whole.peak == (250,)
