@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 
-RAISES = "a body has to work on any rows of its types, or be given a strategy of those that it takes: "
+RAISES = "a body must work on any rows of its types, or given= needs a strategy for those that it accepts: "
 MAX_UNITS = 4
 """Groups of rows in the largest example."""
 

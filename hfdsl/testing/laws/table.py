@@ -301,15 +301,15 @@ LAWS: tuple[Law, ...] = (
     Law("L1", "coverage", "every row reaches a rank, and every rank has rows", coverage, orders=True),
     Law("L2", "agreement", "replicas receive equal values", agreement, lambda s: not s.per_rank, orders=True),
     Law("L3", "round_trip", "if ranks return their arguments, the caller receives what it passed", round_trip),
-    Law("L4", "row_map", "a row-wise body gives what it gives on all rows at once", row_map, _joins),
+    Law("L4", "row_map", "a row-wise body gives the same values as on all rows at once", row_map, _joins),
     Law("L5", "order", "the numbering of ranks does not change what the caller receives", order, _joins, orders=True),
     Law("L6", "partition", "no row goes to two places", partition, _splits, orders=True),
     Law("L7", "padding", "pad rows never come back", padding, _splits_and_joins, rows="any"),
-    Law("L8", "no_aliasing", "objects of others are neither changed nor shared", no_aliasing, rows="any", orders=True),
-    Law("L9", "placement", "ranks hold what is declared, others are not looked at", placement, _declares, orders=True),
-    Law("L10", "composition", "a plan gives what calls by hand give", composition, _splits_and_joins, share=0.02),
-    Law("L11", "structure", "types, dtypes and columns stay, objects stay with their rows", structure, orders=True),
-    Law("L12", "determinism", "the same call gives the same parts", determinism, orders=True),
+    Law("L8", "no_aliasing", "arguments and outputs stay unchanged and unshared", no_aliasing, rows="any", orders=True),
+    Law("L9", "placement", "ranks hold what is declared; no other output is read", placement, _declares, orders=True),
+    Law("L10", "composition", "a plan gives the values of calls by hand", composition, _splits_and_joins, share=0.02),
+    Law("L11", "structure", "types, dtypes, columns and the rows of objects are kept", structure, orders=True),
+    Law("L12", "determinism", "the same call gives the same result", determinism, orders=True),
 )  # fmt: skip  # a table
 """All laws, by their numbers."""
 
