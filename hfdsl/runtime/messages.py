@@ -5,7 +5,8 @@ it sends without. So what travels with every call becomes a list (``to_wire``) a
 what is sent once, the ``SegmentSpec``, is pickled. The lists are::
 
     RankRequest      [SegmentCall, payloads, has_spec, has_dispatched, modes, has_queued, digests]
-    SegmentCall      [plan, routing, segment, step, [[steps, ...], ...], [[stop, version], ...], in_flight]
+    SegmentCall      [plan, routing, segment, step, [[steps, ...], ...], [[node, stop, version], ...], in_flight]
+    in_flight        [[node, version, schedule, beside, before], ...]
     Acknowledgment   [SegmentResult, inline]
     SegmentResult    [group, rank, start, stop, [CallResult, ...], payload_bytes, held_bytes, peak_bytes]
     CallResult       [label, rank, start, stop, absent, [[decode step, version], ...], [DigestReport, ...]]
@@ -50,15 +51,24 @@ Ray 2.60 frees what the caller keeps where the caller's reference is the last to
 """
 
 
-FlightPlan: TypeAlias = Sequence[Sequence[Any]]
-"""For each node [node, version, schedule, beside, before]. For a load, ``version`` is the version that it loads, and
-``schedule`` is empty where calls have schedules, which may need a version after newer ones have arrived. For a call
-that takes weights between tokens, it is the oldest version that the call may begin with; ``schedule`` is its schedule,
-if it has one, and ``beside`` says whether it may run beside other calls. ``before`` is the version of a role whose
-processes were sent no weights in flight yet.
+class WeightsInFlight(NamedTuple):
+    """The weights that may arrive while a call of ``node`` runs.
 
-A schedule has [rank, at, version] for each rank: ``at`` is a decode step or, as a float, a share of the call's time.
-"""
+    For a load, ``version`` is the version that it loads. Its ``schedule`` is empty if the calls have schedules, since
+    they may need a version after newer ones have arrived.
+
+    For a call that takes weights between tokens, ``version`` is the oldest one that it may begin with. ``beside`` says
+    whether it may run beside other calls. A ``schedule`` has [rank, at, version] for each version that a rank takes:
+    ``at`` is a decode step or, as a float, a share of the call's time.
+
+    ``before`` is the version of a role whose processes were sent no weights in flight yet.
+    """
+
+    node: int
+    version: int
+    schedule: Sequence[Sequence[Any]] | None
+    beside: bool
+    before: int
 
 
 class SegmentCall(NamedTuple):
@@ -76,7 +86,7 @@ class SegmentCall(NamedTuple):
     step: int
     stage_steps: Sequence[Sequence[int]] = ()
     row_versions: Sequence[Sequence[int]] = ()
-    in_flight: FlightPlan = ()
+    in_flight: Sequence[WeightsInFlight] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +117,16 @@ class RankRequest(NamedTuple):
     def to_wire(self) -> list[Any]:
         """Convert to plain values."""
         *names, stage_steps, row_versions, in_flight = self.call
-        call = [*names, [list(steps) for steps in stage_steps], [list(run) for run in row_versions], list(in_flight)]
+        call = [*names, *([list(entry) for entry in entries] for entries in (stage_steps, row_versions, in_flight))]
         return [call, self.payloads, self.has_spec, self.has_dispatched, self.modes, self.has_queued, self.digests]
 
     @classmethod
     def from_wire(cls, values: Sequence[Any]) -> RankRequest:
         """Convert from plain values."""
         call, *others = values
-        return cls(SegmentCall(*call), *others)
+        segment_call = SegmentCall(*call)
+        in_flight = [WeightsInFlight(*entry) for entry in segment_call.in_flight]
+        return cls(segment_call._replace(in_flight=in_flight), *others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
 from hfdsl.runtime.driver_reads import DriverReads
 from hfdsl.runtime.future_reads import future_readers, unsubmitted_reads
 from hfdsl.runtime.handles import HandleTable
-from hfdsl.runtime.messages import FlightPlan, SegmentCall, SegmentResult
+from hfdsl.runtime.messages import SegmentCall, SegmentResult, WeightsInFlight
 from hfdsl.runtime.queues.files import SavedStep
 from hfdsl.runtime.queues.rows import QueueRead
 from hfdsl.runtime.rank.body_results import check_same_presence
@@ -94,7 +94,7 @@ class StepRun:
         self._stages: set[int] = set()  # whose segments may be submitted
         self._stage_steps: list[tuple[int, ...]] = []  # of every stage when each was submitted; see ``SegmentCall``
         self._row_versions: Sequence[tuple[int, int, int]] = ()
-        self._in_flight: FlightPlan = ()
+        self._in_flight: Sequence[WeightsInFlight] = ()
         self._submitted: set[int] = set()
         self._deferred: list[Segment] = []  # of the driver: submitted, and not run before its results are read
         self._delivered: frozenset[int] = frozenset()  # segments whose payloads were loaded into stores with a queue
@@ -153,7 +153,7 @@ class StepRun:
         row_versions: Sequence[tuple[int, int, int]] = (),
         *,
         wait: bool = True,
-        in_flight: FlightPlan = (),
+        in_flight: Sequence[WeightsInFlight] = (),
     ) -> None:
         """Submit the segments of a stage, once the stages that it reads from have been submitted.
 
@@ -352,6 +352,7 @@ class StepRun:
         return handles
 
     def _call(self, segment: Segment) -> SegmentCall:
+        nodes = {step.node for step in segment.steps}
         return SegmentCall(
             plan=self._plan.name,
             routing=self._routing.current.id,
@@ -359,7 +360,7 @@ class StepRun:
             step=self._step_number,
             stage_steps=tuple(self._stage_steps),
             row_versions=self._row_versions,
-            in_flight=[entry for entry in self._in_flight if any(entry[0] == step.node for step in segment.steps)],
+            in_flight=[weights for weights in self._in_flight if weights.node in nodes],
         )
 
     def _wait(

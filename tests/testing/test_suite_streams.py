@@ -109,11 +109,13 @@ class Punctual(LocalBackend):
     """Has calls take all weights in flight before their first token."""
 
     def run(self, submission: Submission) -> Result:
-        flights = [
-            [node, version, schedule and [[rank, 0, loaded] for rank, _, loaded in _last_of_rank(schedule)], *others]
-            for node, version, schedule, *others in submission.call.in_flight
+        in_flight = [
+            weights._replace(schedule=[[rank, 0, loaded] for rank, _, loaded in _last_of_rank(weights.schedule)])
+            if weights.schedule
+            else weights
+            for weights in submission.call.in_flight
         ]
-        return super().run(replace(submission, call=submission.call._replace(in_flight=flights)))
+        return super().run(replace(submission, call=submission.call._replace(in_flight=in_flight)))
 
 
 def _last_of_rank(schedule: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:

@@ -31,7 +31,7 @@ def check_in_flight(plan: Plan, *, recovers: bool, backend: Backend | None = Non
     Raises:
         HfError: HF765.
     """
-    if not decides(plan) or not queue_stages(plan).flights.loads:
+    if not decides(plan) or not queue_stages(plan).in_flight_sync.loads:
         return
     subject = f"'{plan.name}' sends weights in flight"
     if recovers:
@@ -48,7 +48,7 @@ class DispatchLoads:
     """
 
     def __init__(self, stages: QueueStages, time: QueueTime) -> None:
-        self._stages, self._flights, self._time = stages, stages.flights, time
+        self._stages, self._in_flight_sync, self._time = stages, stages.in_flight_sync, time
         self.repeated: Loads | None = None
         self.first_version = 0
         self._unsubmitted: dict[int, tuple[Dispatched, Mapping[int, Batch]]] = {}
@@ -57,7 +57,9 @@ class DispatchLoads:
     @property
     def awaited(self) -> bool:
         """Whether dispatches are submitted only when they end."""
-        return isinstance(self._time, VirtualTime) and bool(self._flights.calls) and not self._flights.shares
+        return (
+            isinstance(self._time, VirtualTime) and bool(self._in_flight_sync.calls) and not self._in_flight_sync.shares
+        )
 
     @property
     def scheduled(self) -> bool:
@@ -71,7 +73,7 @@ class DispatchLoads:
             CheckpointError: HF761 if the log has loads within calls that are not put off here.
         """
         schedules: dict[int, Sequence[Sequence[Any]] | None] = {}
-        for called in self._flights.calls:
+        for called in self._in_flight_sync.calls:
             node = called.node
             logged = [
                 (rank, at, loaded)
@@ -88,7 +90,7 @@ class DispatchLoads:
                     raise CheckpointError("HF761", f"{text}, and {reason}: only Ray can repeat it")
             schedules[node] = logged or clock
         step.begin(inputs)
-        in_flight = self._flights.of_dispatch(version, self.first_version, schedules)
+        in_flight = self._in_flight_sync.of_dispatch(version, self.first_version, schedules)
         step.submit(0, [version], wait=False, in_flight=in_flight)
 
     def check_arrived(self, numbers: Collection[int], version: int) -> None:
@@ -97,7 +99,7 @@ class DispatchLoads:
         Raises:
             CheckpointError: HF908 if one waits for weights that are newer than ``version``.
         """
-        labels = {called.node: called.label for called in self._flights.calls}
+        labels = {called.node: called.label for called in self._in_flight_sync.calls}
         for (number, node, _), loaded in (self.repeated or {}).items():
             newest = max((taken for _, taken in loaded), default=0)
             if number in numbers and newest > version:
@@ -124,14 +126,14 @@ class DispatchLoads:
 
     def note(self, dispatches: Iterable[Dispatched], groups: Collection[int], backend: Backend) -> None:
         """Record the loads of the calls that made these groups, unless they were known at submission."""
-        if self._flights.calls and not self.awaited:
+        if self._in_flight_sync.calls and not self.awaited:
             for dispatch in dispatches:
                 self._note(dispatch, set(dispatch.groups) & set(groups), backend)
 
     def _note(self, dispatch: Dispatched, groups: Iterable[int], backend: Backend) -> None:
         if dispatch.step is None:
             return
-        labels = {called.node: called.label for called in self._flights.calls}
+        labels = {called.node: called.label for called in self._in_flight_sync.calls}
         ended = {place for group in groups for place in self._makers(dispatch, group)}
         calls = [
             (node, rank, handle)
@@ -148,7 +150,7 @@ class DispatchLoads:
 
     def _makers(self, dispatch: Dispatched, group: int) -> Iterator[tuple[int, int]]:
         """The calls that take weights in flight among those that made a group, as node and rank."""
-        for called in self._flights.calls:
+        for called in self._in_flight_sync.calls:
             layout = dispatch.queue.producer.layouts[called.node]
             ranks = [layout.producer(chunk)[1] for node, chunk in dispatch.places(group) if node == called.node]
             yield from ((called.node, rank) for rank in ranks or called.ranks)

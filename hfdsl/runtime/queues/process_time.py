@@ -43,7 +43,7 @@ class ProcessTime:
         calls = self._generating[stage].values()
         waiting = sum(by_rank is None for by_rank in calls)
         unended = (sum(call in self._open for call in of_rank) for of_rank in zip(*filter(None, calls), strict=True))
-        return waiting + min(unended, default=0) < self._stages.flights.at_once
+        return waiting + min(unended, default=0) < self._stages.in_flight_sync.at_once
 
     def filtered(self) -> bool:
         """Whether the filters of all dispatches have run."""
@@ -108,7 +108,7 @@ class ProcessTime:
     def _awaited(self, full: Collection[int]) -> set[Any]:
         """The calls of which one has to end before the next decision."""
         awaited = set(self._results or ())
-        at_once = self._stages.flights.at_once
+        at_once = self._stages.in_flight_sync.at_once
         for stage, calls in enumerate(self._generating):
             # Where fewer calls than that are in progress on a rank, one of its newest ones has ended.
             for by_rank in list(calls.values())[-at_once:] if stage not in full else ():

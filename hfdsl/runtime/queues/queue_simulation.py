@@ -96,7 +96,7 @@ def simulate_run(
     specs = queue_specs(stages, plan.dims)
     loop = QueueLoop([QueueState(spec) for spec in specs], stages.links)
     world = _SimulatedProcesses(
-        plan, stages, loop, VirtualTime(stages, durations, seed, at_once=stages.flights.at_once)
+        plan, stages, loop, VirtualTime(stages, durations, seed, at_once=stages.in_flight_sync.at_once)
     )
     decisions = list[Decision]()
 

@@ -166,7 +166,7 @@ class QueueRun:
     ) -> None:
         """Submit a step that reads batches of queues."""
         step.begin({}, lambda slices: self._reader.read(batches, slices))
-        in_flight = self.stages.flights.of_update(version, scheduled=self.loads.scheduled)
+        in_flight = self.stages.in_flight_sync.of_update(version, scheduled=self.loads.scheduled)
         step.submit(0, [version], self._reader.versions(batches), wait=wait, in_flight=in_flight)
 
     def idle(self) -> bool:

@@ -171,7 +171,7 @@ class LoadedQueues:
         run.prompts.loaded, run.prompts.batches = self.decided.loaded, dict(self.batches)
         run.prompts.next.update(self.decided.next_prompts)
         is_dispatched = any(counts.dispatched for counts in self.decided.counts)
-        run.synced = is_dispatched and not run.stages.flights.calls  # what was in flight was not saved
+        run.synced = is_dispatched and not run.stages.in_flight_sync.calls  # what was in flight was not saved
         handles = keeping.read_payloads(self.folder, [*self._files(run.stages)])
         counts_read, counts_saved = [*map(len, handles)], [len(payloads.slices) for payloads in self.decided.payloads]
         if counts_read != counts_saved:

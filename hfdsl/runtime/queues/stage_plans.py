@@ -30,7 +30,7 @@ from hfdsl.graph.stages import Stage, effects, syncs
 from hfdsl.plan.plan import DRIVER, Plan, StageOf
 from hfdsl.plan.queues import queried_calls
 from hfdsl.runtime.queues.links import TRAINER, QueueLink, QueueLinks
-from hfdsl.runtime.rank.in_flight import Flights, flights
+from hfdsl.runtime.rank.in_flight import InFlightSync, in_flight_sync
 
 CHANGES = ("writes", "loads")
 """The effects that give a state another version."""
@@ -67,8 +67,8 @@ class QueueStages:
     ``inputs`` are the nodes of the caller's inputs in each stage, by name. Each of the last stages returns its part of
     the results in order; ``stage_of`` gives the stage of each value in the program's ``output``. ``loads_wait`` is true
     if a role that gets weights by a sync has calls that are submitted only after a filter has run: new weights wait for
-    these calls. ``flights`` are those of a program with one queue. ``generating`` has for each stage the node of its
-    generating call: a dispatch is in progress in a process until the process has ended that call.
+    these calls. A program with one queue may have an ``in_flight_sync``. ``generating`` has for each stage the node of
+    its generating call: a dispatch is in progress in a process until the process has ended that call.
     """
 
     plans: tuple[Plan, ...]
@@ -78,7 +78,7 @@ class QueueStages:
     output: Output
     stage_of: Mapping[Ref, int]
     loads_wait: bool
-    flights: Flights
+    in_flight_sync: InFlightSync
     generating: tuple[int | None, ...]
 
     @property
@@ -129,7 +129,6 @@ def queue_stages(plan: Plan) -> QueueStages:
         raise HfError("HF765", f"{subject_of(plan, node)} is dynamic, and {problem.text}")
     read_columns = _columns_read(compiled, ends, links)
     queues = [_staged(plan, compiled, ends, index, columns) for index, columns in enumerate(read_columns)]
-    sends_in_flight = any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps)
     plans = [
         _running_alone(
             of_stage,
@@ -139,6 +138,9 @@ def queue_stages(plan: Plan) -> QueueStages:
         )
         for stage, of_stage in zip(staged, compiled, strict=True)
     ]
+    in_flight = InFlightSync((), ())
+    if any(of_stage.loads_in_flight(step) for of_stage in compiled for step in of_stage.steps):
+        in_flight = in_flight_sync(plans[ends[0].feeds], plans[ends[0].reads])
     return QueueStages(
         plans=tuple(plans),
         queues=tuple(
@@ -154,7 +156,7 @@ def queue_stages(plan: Plan) -> QueueStages:
         loads_wait=not {sync.target.role for sync in syncs(plan.graph)}.isdisjoint(
             call.role for stage_plan in compiled for _, call in queried_calls(stage_plan)
         ),
-        flights=flights(plans[ends[0].feeds], plans[ends[0].reads]) if sends_in_flight else Flights((), ()),
+        in_flight_sync=in_flight,
         generating=tuple(_generating(plan, of_stage) for of_stage in plans),
     )
 

@@ -52,10 +52,10 @@ class VirtualTime:
     """
 
     def __init__(self, stages: QueueStages, seconds: Mapping[str, CallSeconds], seed: int, *, at_once: int = 1) -> None:
-        self._flights, self._at_once = stages.flights, at_once
+        self._in_flight_sync, self._at_once = stages.in_flight_sync, at_once
         self._arrivals: dict[int, Mapping[str | None, Mapping[int, VirtualCall]]] = {}  # by version, role and rank
         self._clock, self._fences = VirtualClock(), dict[tuple[str | None, int], VirtualCall]()
-        several = {call.node: at_once for call in self._flights.calls}  # all of them in the first stage
+        several = {call.node: at_once for call in self._in_flight_sync.calls}  # all of them in the first stage
         self._calls = [
             PlanCalls(plan, seconds, seed, clock=self._clock, at_once={} if number else several, fences=self._fences)
             for number, plan in enumerate(stages.plans)
@@ -95,7 +95,7 @@ class VirtualTime:
             endings = [
                 _Ending([*queried, *self._makers(stage, number, places)], groups) for places, groups in together.items()
             ]
-            if self._flights.calls:
+            if self._in_flight_sync.calls:
                 calls = [call for ending in endings for call in ending.calls]
                 endings = [_Ending(calls, [group for ending in endings for group in ending.groups])]
             self._endings += endings
@@ -136,10 +136,10 @@ class VirtualTime:
         self._clock.settle()
         self._update = [call for stage in steps for call in self._calls[stage].result(number)]
         self._endings.append(_Ending(list(self._update), ()))  # the loop sees the end of the update, too
-        if self._flights.loads:
+        if self._in_flight_sync.loads:
             [stage] = steps
             self._arrivals[number + 1] = {
-                load.role: self._calls[stage].calls[number, load.node] for load in self._flights.loads
+                load.role: self._calls[stage].calls[number, load.node] for load in self._in_flight_sync.loads
             }
 
     @property

@@ -49,7 +49,7 @@ from hfdsl.plan.concurrency import concurrent_calls
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.call import Call, WeightLoads, in_call, seeded
 from hfdsl.protocols.state import effects_of
-from hfdsl.runtime.messages import FlightPlan, SegmentCall
+from hfdsl.runtime.messages import SegmentCall, WeightsInFlight
 from hfdsl.runtime.rank.role_errors import role_error
 
 CallKey: TypeAlias = tuple[str, int, int]
@@ -67,8 +67,8 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Flights:
-    """The steps that send weights in flight between two stages: the loads, and the ``calls`` that take them.
+class InFlightSync:
+    """A sync in flight between two stages: the ``loads``, and the ``calls`` that take the weights between tokens.
 
     At most ``at_once`` calls of the first stage may be in progress in a process. If the first stage ``shares`` another
     role with the second, which changes it between calls, its calls come before these changes.
@@ -81,25 +81,29 @@ class Flights:
 
     def of_dispatch(
         self, version: int, first: int, schedules: Mapping[int, Sequence[Sequence[Any]] | None]
-    ) -> FlightPlan:
-        """The flight plan of a dispatch's calls under a version, after a sync that sent the ``first`` version."""
+    ) -> list[WeightsInFlight]:
+        """The weights for a dispatch's calls under a version, after a sync that sent the ``first`` version."""
         scheduled = [(step.node, schedules.get(step.node)) for step in self.calls]
-        return [[node, version, schedule, self.at_once > 1 and not schedule, first] for node, schedule in scheduled]
+        return [
+            WeightsInFlight(node, version, schedule, self.at_once > 1 and not schedule, before=first)
+            for node, schedule in scheduled
+        ]
 
-    def of_update(self, update: int, *, scheduled: bool) -> FlightPlan:
-        """The flight plan of an update's loads; where calls are ``scheduled``, they may need any version."""
-        return [[step.node, update + 1, [] if scheduled else None, False, update] for step in self.loads]
+    def of_update(self, update: int, *, scheduled: bool) -> list[WeightsInFlight]:
+        """The weights for an update's loads; where calls are ``scheduled``, they may need any version."""
+        schedule: list[list[Any]] | None = [] if scheduled else None
+        return [WeightsInFlight(step.node, update + 1, schedule, beside=False, before=update) for step in self.loads]
 
 
-def flights(producer: Plan, consumer: Plan) -> Flights:
-    """The steps of two stages between which weights are in flight."""
+def in_flight_sync(producer: Plan, consumer: Plan) -> InFlightSync:
+    """The sync in flight between two stages."""
     loads = tuple(step for step in consumer.steps if consumer.loads_in_flight(step))
     during = {(step.role, op.during) for step in loads if isinstance(op := consumer.node(step.node).op, RoleCall)}
     calls = tuple(step for step in producer.steps if (step.role, step.signature.name) in during)
     others = {step.role for step in producer.steps} - {step.role for step in calls}
     changed = {step.role for step in consumer.steps if not consumer.loads_in_flight(step) and _changes_state(step)}
     at_once = max((concurrent_calls(producer, step) for step in calls), default=1)
-    return Flights(calls, loads, at_once, shares=not others.isdisjoint(changed))
+    return InFlightSync(calls, loads, at_once, shares=not others.isdisjoint(changed))
 
 
 def _changes_state(step: Step) -> bool:
@@ -109,7 +113,7 @@ def _changes_state(step: Step) -> bool:
 
 def runs_beside(call: SegmentCall) -> bool:
     """Whether a segment may run concurrently with others of its kind."""
-    return any(beside for *_, beside, _ in call.in_flight)
+    return any(weights.beside for weights in call.in_flight)
 
 
 @dataclass(slots=True)
@@ -249,13 +253,12 @@ class InFlight:
 
     def begun(self, call: SegmentCall, step: Step, dataflow: str) -> TokenLoads | None:
         """The weights that arrive while a call of a step runs; None if none do."""
-        entry = _entry(call, step)
-        if entry is None or step.role is None or loads_state(step):
+        weights = _in_flight(call, step)
+        if weights is None or step.role is None or loads_state(step):
             return None
-        _, version, schedule, _, first = entry
-        of_rank = [(at, version) for rank, at, version in schedule or () if rank == self._rank]
-        arrived = self._arrived.setdefault((dataflow, step.role), ArrivedWeights(step.role, first))
-        return TokenLoads(arrived, version, of_rank or None)
+        of_rank = [(at, version) for rank, at, version in weights.schedule or () if rank == self._rank]
+        arrived = self._arrived.setdefault((dataflow, step.role), ArrivedWeights(step.role, weights.before))
+        return TokenLoads(arrived, weights.version, of_rank or None)
 
     @contextmanager
     def taking(self, key: CallKey, call: Call) -> Iterator[None]:
@@ -281,17 +284,16 @@ class InFlight:
         """The body and arguments of a step; if its weights are in flight, the body registers their arrival."""
         if step.role is None or not loads_state(step):
             return body, arguments
-        entry = _entry(call, step)
-        if entry is None:
+        weights = _in_flight(call, step)
+        if weights is None:
             self._arrived.pop((current.dataflow, step.role), None)  # its versions are counted from these weights on
-            for flight in self._of(step.role):
-                flight.supersede()
+            for arrived in self._of(step.role):
+                arrived.supersede()
             return body, arguments
-        weights = arguments if self._own_process else deepcopy(arguments)  # else they are the trainer's own memory
-        load = partial(_loaded, step.label, current, body, weights)
-        _, version, schedule, _, before = entry
-        arrived = self._arrived.setdefault((current.dataflow, step.role), ArrivedWeights(step.role, before))
-        return partial(arrived.add, version, load, supersedes=schedule is None), {}
+        own_arguments = arguments if self._own_process else deepcopy(arguments)  # else they are the trainer's memory
+        load = partial(_loaded, step.label, current, body, own_arguments)
+        arrived = self._arrived.setdefault((current.dataflow, step.role), ArrivedWeights(step.role, weights.before))
+        return partial(arrived.add, weights.version, load, supersedes=weights.schedule is None), {}
 
     def settle(self, role: str) -> None:
         """Load the weights that have arrived for a role."""
@@ -328,5 +330,5 @@ def loads_state(step: Step) -> bool:
     return any(effect.kind == "loads" for effect in effects_of(step.signature.body))
 
 
-def _entry(call: SegmentCall, step: Step) -> Sequence[Any] | None:
-    return next((entry for entry in call.in_flight if entry[0] == step.node), None)
+def _in_flight(call: SegmentCall, step: Step) -> WeightsInFlight | None:
+    return next((weights for weights in call.in_flight if weights.node == step.node), None)
