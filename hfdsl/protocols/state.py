@@ -269,7 +269,7 @@ def not_in_flight(role: type, load: str, during: str) -> str | None:
         near = nearest(during, declared)
         meant = "" if near is None else f"; did you mean '{near}'?"
         return f"its '{load}' may run during {' and '.join(map(repr, declared))} only{meant}"
-    # A ready role may have a variant that can, beside it.
+    # A ready-made role may have a variant that can, beside it.
     subclasses: list[type] = role.__subclasses__()
     variants = (cls for cls in subclasses if cls.__module__ == role.__module__ and during in _in_flight(cls, load))
     variant = next((cls.__name__ for cls in variants), None)

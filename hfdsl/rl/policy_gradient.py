@@ -1,7 +1,7 @@
 """Policy gradients with an optional reference, advantages by name, and mini-batches over epochs.
 
-Each is a step of a trainer of verl or TRL; those share more between algorithms than the ready dataflows do. Where a
-ready dataflow such as ``grpo`` takes the same step, ``hfdsl convert`` writes that dataflow instead.
+Each is a step of a trainer of verl or TRL; those share more between algorithms than the ready-made dataflows do. Where
+a ready-made dataflow such as ``grpo`` takes the same step, ``hfdsl convert`` writes that dataflow instead.
 """
 
 from __future__ import annotations

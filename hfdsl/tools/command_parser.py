@@ -299,7 +299,7 @@ def _add_run_commands(command: AddCommand, form: argparse.ArgumentParser, sizes:
     schema.add_argument(
         "subject",
         metavar="ALGORITHM|FILE",
-        help="a ready algorithm such as grpo, module:name or file.py:name of another, 'deployment', or a TOML file",
+        help="a ready-made algorithm such as grpo, module:name or file.py:name, 'deployment', or a TOML file",
     )
     schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
 

@@ -25,7 +25,7 @@ PACKAGES = {
     "torch": "run (extra ray)",
     "ray": "run on a cluster (extra ray)",
     "numpy": "run on a cluster (extra ray)",
-    "transformers": "run the ready roles (extra rl)",
+    "transformers": "run the ready-made roles (extra rl)",
     "matplotlib": "draw PNG (extra draw)",
 }
 """The optional packages, and their uses."""

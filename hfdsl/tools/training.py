@@ -283,7 +283,7 @@ def _configuration(subject: str) -> type:
     if not subject.endswith(".toml"):
         if ":" not in subject:
             hint = closest(subject, sorted([*short, "deployment"]))
-            raise UsageError(f"'{subject}' is no TOML file, no module:name, and no ready algorithm; {hint}")
+            raise UsageError(f"'{subject}' is no TOML file, no module:name, and no ready-made algorithm; {hint}")
         return READY.get(subject) or read_names({"algorithm": subject}, (), Finder())[0].kind
     table = read_toml(subject)
     if "algorithm" not in table and "pools" in table:

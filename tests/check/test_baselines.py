@@ -1,4 +1,4 @@
-"""Baselines that are the score of the response itself, and others, on the ready roles."""
+"""Baselines that are the score of the response itself, and others, on the ready-made roles."""
 
 from __future__ import annotations
 

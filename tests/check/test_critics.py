@@ -1,4 +1,4 @@
-"""Critics that nothing trains, and roles that are no such critics, on the ready roles."""
+"""Critics that nothing trains, and roles that are no such critics, on the ready-made roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several critics, and the values that the returns of each one bootstrap from, on the ready roles."""
+"""Several critics, and the values that the returns of each one bootstrap from, on the ready-made roles."""
 
 from __future__ import annotations
 

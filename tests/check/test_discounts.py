@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Discounts of rewards at the end of a response, on the ready dataflows and on functions of a user."""
+"""Discounts of rewards at the end of a response, on the ready-made dataflows and on functions of a user."""
 
 from __future__ import annotations
 

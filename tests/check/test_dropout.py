@@ -1,4 +1,4 @@
-"""Dropout of updates that form ratios, and of others, on the ready roles."""
+"""Dropout of updates that form ratios, and of others, on the ready-made roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that the ready roles imitate: chosen ones, and all that there are."""
+"""Responses that the ready-made roles imitate: chosen ones, and all that there are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Layouts of weights: what a class inherits, ready roles, and all that is not known."""
+"""Layouts of weights: what a class inherits, ready-made roles, and all that is not known."""
 
 from __future__ import annotations
 

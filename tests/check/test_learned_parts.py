@@ -1,4 +1,4 @@
-"""The mini-batches that policies and critics learn from, on the ready roles."""
+"""The mini-batches that policies and critics learn from, on the ready-made roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of losses that turn a term around, or a clip off, on the ready dataflows."""
+"""Numbers of losses that turn a term around, or a clip off, on the ready-made dataflows."""
 
 from __future__ import annotations
 

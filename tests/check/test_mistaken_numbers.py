@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Numbers of tokens in the place of advantages, old values and old log-probs, on the ready roles."""
+"""Numbers of tokens in the place of advantages, old values and old log-probs, on the ready-made roles."""
 
 from __future__ import annotations
 

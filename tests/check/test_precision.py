@@ -1,4 +1,4 @@
-"""The dtype of copies: which pairs of roles are compared, on the ready roles."""
+"""The dtype of copies: which pairs of roles are compared, on the ready-made roles."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Scores of prompts and of responses, on the ready roles and with functions of a user."""
+"""Scores of prompts and of responses, on the ready-made roles and with functions of a user."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""What the configurations of ready roles have to agree on, in deployments written in Python."""
+"""What the configurations of ready-made roles have to agree on, in deployments written in Python."""
 
 from __future__ import annotations
 

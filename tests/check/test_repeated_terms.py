@@ -1,4 +1,4 @@
-"""A reference that holds twice, and updates without a ratio on the same rows, on the ready roles."""
+"""A reference that holds twice, and updates without a ratio on the same rows, on the ready-made roles."""
 
 from __future__ import annotations
 

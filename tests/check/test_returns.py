@@ -1,4 +1,4 @@
-"""The returns that critics learn, beside the advantages over their values, on the ready roles."""
+"""The returns that critics learn, beside the advantages over their values, on the ready-made roles."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Masks of the tokens that are to be learned, on the ready roles and on records of a user."""
+"""Masks of the tokens that are to be learned, on the ready-made roles and on records of a user."""
 
 from __future__ import annotations
 

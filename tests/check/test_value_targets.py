@@ -1,4 +1,4 @@
-"""What critics learn, and which of their values a policy learns from, on the ready roles."""
+"""What critics learn, and which of their values a policy learns from, on the ready-made roles."""
 
 from __future__ import annotations
 

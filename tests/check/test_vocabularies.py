@@ -1,4 +1,4 @@
-"""Vocabularies: which models read which tokens, on the ready roles."""
+"""Vocabularies: which models read which tokens, on the ready-made roles."""
 
 from __future__ import annotations
 

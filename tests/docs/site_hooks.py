@@ -24,7 +24,7 @@ PARTS = {
     "reference/language.md": ("The language", ("hfdsl", "hfdsl.errors", "hfdsl.protocols")),
     "reference/runs.md": ("Plans and runs", ("hfdsl.plan", "hfdsl.runtime", "hfdsl.tools")),
     "reference/algorithms.md": ("Algorithms", ("hfdsl.rl",)),
-    "reference/roles.md": ("Ready roles", ("hfdsl.rl.workers", "hfdsl.rl.engines", "hfdsl.rl.models")),
+    "reference/roles.md": ("Ready-made roles", ("hfdsl.rl.workers", "hfdsl.rl.engines", "hfdsl.rl.models")),
     "reference/training.md": ("Training and data", ("hfdsl.rl.training", "hfdsl.rl.data")),
     "reference/testing.md": ("Testing", ("hfdsl.testing",)),
     "reference/single_controller.md": ("The imperative layer", ("hfdsl.single_controller",)),

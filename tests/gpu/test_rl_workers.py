@@ -1,4 +1,4 @@
-"""The ready roles on a GPU: captured steps, bfloat16, FSDP2 over NCCL."""
+"""The ready-made roles on a GPU: captured steps, bfloat16, FSDP2 over NCCL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy gradients with an optional reference: the numbers of the ready dataflows that are the same step."""
+"""Policy gradients with an optional reference: the numbers of the ready-made dataflows that are the same step."""
 
 from __future__ import annotations
 

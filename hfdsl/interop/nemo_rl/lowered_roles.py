@@ -78,7 +78,9 @@ def _mesh(c: Configuration) -> RoleMesh:
 
 def _leave_stages_out(draft: Draft, mesh: RoleMesh) -> None:
     if mesh.stages > 1:
-        draft.leave_out(STAGES, "the plan has the ranks of all stages, and the ready roles no schedule of a pipeline")
+        draft.leave_out(
+            STAGES, "the plan has the ranks of all stages, and the ready-made roles no schedule of a pipeline"
+        )
     for key in mesh.keys:
         if key.endswith("context_parallel_size") and count(draft.configuration, key) > 1:
             draft.leave_out(key, "hfdsl slices a model along tp instead, with the same rows on each rank")

@@ -70,8 +70,8 @@ REASONS = {
     "grpo.val_at_start": "hfdsl evaluates before the first step where there is an [evaluation]",
     "grpo.val_at_end": "[evaluation] of hfdsl takes the number of its rows, which only the data set says",
     "grpo.seq_logprob_error_threshold": "losses of hfdsl bound the ratio of trainer and engine by a correction",
-    "grpo.batch_multiplier": "the ready dataflows 'dapo' and 'dapo_round' filter groups",
-    "grpo.dynamic_sampling_max_gen_batches": "the ready dataflows 'dapo' and 'dapo_round' filter groups",
+    "grpo.batch_multiplier": "the ready-made dataflows 'dapo' and 'dapo_round' filter groups",
+    "grpo.dynamic_sampling_max_gen_batches": "the ready-made dataflows 'dapo' and 'dapo_round' filter groups",
     "grpo.reward_shaping": "scores are those of the role 'reward'; 'dapo' has a penalty for length",
     "grpo.reward_scaling": "scores are those of the role 'reward'",
     "grpo.overlong_filtering": "a response that is cut off trains as others do",
@@ -190,7 +190,7 @@ def _algorithm(draft: Draft) -> None:
     if not on(c, FILTER):
         draft.uses(FILTER, "grpo.batch_multiplier", "grpo.dynamic_sampling_max_gen_batches")
     else:
-        draft.leave_out(FILTER, "the ready dataflows 'dapo' and 'dapo_round' filter groups")
+        draft.leave_out(FILTER, "the ready-made dataflows 'dapo' and 'dapo_round' filter groups")
     ready = {
         ("Clip", "group", True, False): "grpo:grpo",
         ("Clip", "group", False, False): "grpo:grpo_without_reference",

@@ -63,8 +63,8 @@ REASONS = {
     "reward.stop_properly_penalty_coef": SHAPED,
     "reward.offload": "an idle reward model stays on its GPUs",
     "train.num_episodes": "a run of hfdsl takes steps, and those of an episode depend on the rows of the data",
-    "algo.kl.target": "the ready dataflow 'ppo_adaptive_kl' adapts the coefficient",
-    "algo.dynamic_filtering_range": "the ready dataflows 'dapo' and 'dapo_round' filter groups",
+    "algo.kl.target": "the ready-made dataflow 'ppo_adaptive_kl' adapts the coefficient",
+    "algo.dynamic_filtering_range": "the ready-made dataflows 'dapo' and 'dapo_round' filter groups",
     GAMMA: "returns of a critic's dataflow alone are discounted",
     "vllm": "the engine of hfdsl has no such setting",
     "vllm.enable_sleep": "an engine of hfdsl sleeps while the models train",
@@ -106,7 +106,7 @@ def _algorithm(draft: Draft) -> None:
     c = draft.configuration
     draft.uses(ESTIMATOR, KL, KL_LOSS, LOSS, ASYNC, GENERATED)
     if c.value(FILTER) is True:
-        draft.leave_out(FILTER, "the ready dataflows 'dapo' and 'dapo_round' filter groups")
+        draft.leave_out(FILTER, "the ready-made dataflows 'dapo' and 'dapo_round' filter groups")
     else:
         draft.uses("algo.dynamic_filtering_range")
     if c.value(UNSCALED) is True:

@@ -301,7 +301,7 @@ def _place(draft: Draft, role: str, split: DataParallelSplit, table: str) -> Non
             if not key.endswith(("tensor_model_parallel_size", "pipeline_model_parallel_size")):
                 draft.leave_out(key, "hfdsl slices a model along tp instead, with the same rows on each rank")
     if stages > 1:
-        reason = "the plan has the ranks of all stages, and the ready roles no schedule of a pipeline"
+        reason = "the plan has the ranks of all stages, and the ready-made roles no schedule of a pipeline"
         draft.leave_out(f"{table}.pipeline_model_parallel_size", reason)
     offload = f"{table}.param_offload"
     if c.known(offload) is True:

@@ -143,7 +143,9 @@ def _algorithm(draft: Draft) -> None:
     if mode not in ("sync", "separate_async"):
         raise not_lowered(c, MODE, "a queue of hfdsl has a sampler with GPUs of its own")
     if c.known("algorithm.filter_groups.enable"):
-        draft.leave_out("algorithm.filter_groups.enable", "the ready dataflows 'dapo' and 'dapo_round' filter groups")
+        draft.leave_out(
+            "algorithm.filter_groups.enable", "the ready-made dataflows 'dapo' and 'dapo_round' filter groups"
+        )
     if estimator == "gae":
         name = _with_critic(draft)
     elif estimator == "remax":

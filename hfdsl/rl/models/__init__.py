@@ -1,1 +1,1 @@
-"""The models behind the ready roles; these modules load torch and transformers."""
+"""The models behind the ready-made roles; these modules load torch and transformers."""

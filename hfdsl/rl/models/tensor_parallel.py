@@ -138,7 +138,9 @@ def tensor_parallel_plan(model: Any, size: int, name: str) -> dict[str, str]:
     for path, style in plan.items():
         linear = style in (*COLUMN_STYLES, *ROW_STYLES) and isinstance(modules.get(path), nn.Linear)
         if not linear and (style not in (VOCAB_STYLE, REPLICATED_STYLE) or path not in modules):
-            raise _refused(name, size, f"its plan has {path} cut by {style!r}, which the ready roles do not support")
+            raise _refused(
+                name, size, f"its plan has {path} cut by {style!r}, which the ready-made roles do not support"
+            )
     _with_vocabulary(plan, model, size)
     _check_sizes(plan, modules, model.config.get_text_config(), size, name)
     _check_complete(plan, modules, size, name)

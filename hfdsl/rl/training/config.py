@@ -10,8 +10,8 @@ is applied once::
     dims = { B = 32 }                   3. the rest, as a RunConfig with a field for each role
     policy = { size = 11 }
 
-For the ready algorithms, ``hfdsl.rl.training.algorithms`` declares that class. For others, or if a role has a class of
-the user's own, ``config_classes`` derives it from annotations. ``config_names`` does steps 1 and 2.
+For the ready-made algorithms, ``hfdsl.rl.training.algorithms`` declares that class. For others, or if a role has a
+class of the user's own, ``config_classes`` derives it from annotations. ``config_names`` does steps 1 and 2.
 """
 
 from __future__ import annotations

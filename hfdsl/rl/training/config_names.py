@@ -24,12 +24,12 @@ from hfdsl.rl.training.typed import NONE, build, together
 from hfdsl.types.similar_names import closest, nearest
 
 READY_ROOM = "hfdsl.rl.dataflows."
-"""The prefix of the names of ready dataflows: only these need ``hfdsl.rl.training.algorithms``, whose many classes take
-a twentieth of a second."""
+"""The prefix of the names of ready-made dataflows: only these need ``hfdsl.rl.training.algorithms``, whose many classes
+take a twentieth of a second."""
 
 
 READY_ROLES = tuple(f"hfdsl.rl.workers:{name}" for name in workers.__all__ if not name.endswith("Config"))
-"""The ready role classes, as a configuration names them."""
+"""The ready-made role classes, as a configuration names them."""
 
 
 Find: TypeAlias = Callable[[str], Any]
@@ -59,7 +59,7 @@ def find_named(find: Find, text: str, field_name: str) -> Any:
     """Find the object that a field names.
 
     Raises:
-        ConfigError: HF901, with a fix if the name is close to that of a ready dataflow or role.
+        ConfigError: HF901, with a fix if the name is close to that of a ready-made dataflow or role.
     """
     try:
         return find(text)

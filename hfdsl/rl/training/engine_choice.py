@@ -82,7 +82,7 @@ class ConfiguredRun(Protocol):
 
 
 def engines_of_auto(run: ConfiguredRun) -> Mapping[str, AutoEngine]:
-    """The engine in place of each ``"auto"``, by ready role.
+    """The engine in place of each ``"auto"``, by ready-made role.
 
     A deployment that cannot be made decides nothing: the placement of the roles reports it.
     """
@@ -116,7 +116,7 @@ def is_usable() -> bool:
 
 
 def case_for_vllm(run: ConfiguredRun, role: str) -> MeasuredCase | None:
-    """The measured case by which vLLM samples the rows of a ready role faster; None if none does, or vLLM refuses.
+    """The measured case by which vLLM samples the rows of a ready-made role faster; None if none does, or vLLM refuses.
 
     Raises:
         HfError: as for ``Loaded.deployment`` and ``Loaded.sizes``.

@@ -88,7 +88,7 @@ class _Writer:
         # A table may name its class even if it need not.
         properties.setdefault(KIND, {"enum": [kind.__name__]})
         run = issubclass(kind, RunConfig)
-        # A file has to name its algorithm, although the class of a ready algorithm has it as a default.
+        # A file has to name its algorithm, although the class of a ready-made algorithm has it as a default.
         needed = [field.name for field in fields(kind) if required(field) or (run and field.name == "algorithm")]
         return {
             "type": "object",

@@ -1,4 +1,4 @@
-"""The ready roles in a dataflow: whose constructor and whose methods are hfdsl's own."""
+"""The ready-made roles in a dataflow: whose constructor and whose methods are hfdsl's own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols.worker import Worker
 
 READY_ROLES: Final = "hfdsl.rl.workers"
-"""The package of the ready roles, whose learning methods each take one optimizer step."""
+"""The package of the ready-made roles, whose learning methods each take one optimizer step."""
 
 
 def is_ready(role: type[Worker]) -> bool:
-    """Whether a role has the constructor of a ready role."""
+    """Whether a role has the constructor of a ready-made role."""
     return getattr(role.__init__, "__module__", "").startswith(READY_ROLES)
 
 

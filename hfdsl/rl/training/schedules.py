@@ -41,7 +41,7 @@ def with_total_steps(config: RunConfig, roles: Sequence[str], sampling: Graph, u
 
 
 def updates_in_step(graph: Graph, role: str) -> int:
-    """The optimizer steps of a ready role in a step of a dataflow: the calls that write its state."""
+    """The optimizer steps of a ready-made role in a step of a dataflow: the calls that write its state."""
     calls = [node.op for node in graph.nodes if isinstance(node.op, RoleCall) and node.op.role == role]
     bodies = [call.signature.body for call in calls if str(call.signature.body.__module__).startswith(READY_ROLES)]
     return sum(any(effect.kind == "writes" for effect in effects_of(body)) for body in bodies)

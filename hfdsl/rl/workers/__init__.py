@@ -1,4 +1,4 @@
-"""The ready roles, on models of Hugging Face transformers. Importing them loads no torch."""
+"""The ready-made roles, on models of Hugging Face transformers. Importing them loads no torch."""
 
 from hfdsl.rl.workers.actor import Actor
 from hfdsl.rl.workers.config import (

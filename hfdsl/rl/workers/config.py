@@ -1,4 +1,4 @@
-"""The configurations of the ready roles: frozen dataclasses of plain values, which print, compare and pickle.
+"""The configurations of the ready-made roles: frozen dataclasses of plain values, which print, compare and pickle.
 
 The text below a field describes it, with its unit and usual values.
 """

@@ -1,4 +1,4 @@
-"""The GPU memory of a ready role, predicted from its configuration before anything is loaded.
+"""The GPU memory of a ready-made role, predicted from its configuration before anything is loaded.
 
 A role holds some parts all the time, and more while one of its methods runs. An engine beside a trainer is awake only
 while the role generates, so the peak is the largest phase, not the sum. An actor of 1.26 billion float32 parameters

@@ -1,4 +1,4 @@
-"""The bytes of the state of a ready role on one rank, as a checkpoint or a copy of it in memory holds them."""
+"""The bytes of the state of a ready-made role on one rank, as a checkpoint or a copy of it in memory holds them."""
 
 from __future__ import annotations
 

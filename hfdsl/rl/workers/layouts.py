@@ -1,4 +1,4 @@
-"""The parameters of a ready role's model, and the parts of them that its ranks hold, before the model is loaded."""
+"""The parameters of a ready-made role's model, and the parts that its ranks hold, before the model is loaded."""
 
 from __future__ import annotations
 

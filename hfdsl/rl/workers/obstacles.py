@@ -1,4 +1,4 @@
-"""Why a ready role cannot be constructed, as far as its configuration and its mesh show.
+"""Why a ready-made role cannot be constructed, as far as its configuration and its mesh show.
 
 The check of a dataflow reports these obstacles before the launch, and the constructors raise them. What only the loaded
 model shows, such as the layers of a type that ``linear_layers`` does not know, is left to the constructors.

@@ -14,7 +14,7 @@ from hfdsl.graph.spans import traceback_span, until_user
 from hfdsl.protocols.raised import as_raised, described, ends_process, trace_of
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
-"""The codes that bodies of ready roles raise: their messages are complete without a traceback through hfdsl."""
+"""The codes that bodies of ready-made roles raise: their messages are complete without a traceback through hfdsl."""
 
 RUNTIME = f"{Path(__file__).parent.parent}{os.sep}"
 

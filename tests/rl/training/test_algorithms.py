@@ -1,4 +1,4 @@
-"""The configurations of the ready algorithms have what their dataflows have, and a run can be written in Python."""
+"""The configurations of ready-made algorithms have what their dataflows have, and a run can be written in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples with the ready roles: a supervised stage, its model, and GRPO on it, stopped and placed in every way."""
+"""The examples with ready-made roles: a supervised stage, its model, and GRPO on it, stopped and placed in all ways."""
 
 from __future__ import annotations
 

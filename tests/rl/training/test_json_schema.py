@@ -188,7 +188,7 @@ def test_mistakes_of_the_command_are_reported(tmp_path: Path, capsys: Capture) -
     code, _, err = said(capsys, "schema", "grop")
     assert (code, err) == (
         output.USAGE,
-        "hfdsl schema: 'grop' is no TOML file, no module:name, and no ready algorithm; did you mean 'grpo'?\n",
+        "hfdsl schema: 'grop' is no TOML file, no module:name, and no ready-made algorithm; did you mean 'grpo'?\n",
     )
     assert "cannot write" in said(capsys, "schema", "grpo", "-o", str(tmp_path / "no/file.json"))[2]
     file = tmp_path / "run.toml"

@@ -50,7 +50,7 @@ def test_a_missing_package_comes_with_an_extra_that_has_it(monkeypatch: pytest.M
 def test_a_run_without_a_package_that_every_role_needs(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "is_installed", lambda package: package != absent)
     Path("run.toml").write_text(RUN)
-    with pytest.raises(PackageError, match=rf"HF990: the ready roles need {absent}, .*'hfdsl\[rl\]'"):
+    with pytest.raises(PackageError, match=rf"HF990: the ready-made roles need {absent}, .*'hfdsl\[rl\]'"):
         train(load("run.toml"))
 
 

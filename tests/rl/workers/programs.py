@@ -1,4 +1,4 @@
-"""Dataflows over all ready roles, which the tests run on several meshes and backends."""
+"""Dataflows over all ready-made roles, which the tests run on several meshes and backends."""
 
 from __future__ import annotations
 

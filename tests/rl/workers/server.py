@@ -1,4 +1,4 @@
-"""A small server that speaks what the ready roles need of the OpenAI API, and fails on request."""
+"""A small server that speaks what the ready-made roles need of the OpenAI API, and fails on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO and GRPO with the ready roles: checked, and run on the local backend."""
+"""PPO and GRPO with the ready-made roles: checked, and run on the local backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log-probs of another engine on their way from a rollout, through ready dataflows, to the loss."""
+"""The log-probs of another engine on their way from a rollout, through ready-made dataflows, to the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ready roles make does not depend on how rows are split over ranks, nor on who samples where."""
+"""What the ready-made roles make does not depend on how rows are split over ranks, nor on who samples where."""
 
 from __future__ import annotations
 

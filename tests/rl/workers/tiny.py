@@ -1,4 +1,4 @@
-"""Tiny models and prompts that the tests of the ready roles share."""
+"""Tiny models and prompts that the tests of the ready-made roles share."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 
 READY_TARGET = "returns"
-"""The column that the ready critic learns."""
+"""The column that the ready-made critic learns."""
 
 
 def critics_take_the_greater_error(context: Context) -> Iterator[Finding]:

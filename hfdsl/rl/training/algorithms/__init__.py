@@ -1,4 +1,4 @@
-"""The configuration of every ready algorithm: a ``RunConfig`` with its options and the tables of its roles.
+"""The configuration of every ready-made algorithm: a ``RunConfig`` with its options and the tables of its roles.
 
 ``hfdsl.rl.training.config.from_config`` takes one; a TOML file with the same ``algorithm`` has the same fields. The
 options repeat those of the dataflow with their defaults, since an editor completes only declared fields;
@@ -167,4 +167,4 @@ READY_OPTIONS: Mapping[str, type] = {
     for kind in (*RUNS, DAPOUpdate)
     if _defaults(kind, "options") is not None
 }
-"""The option classes of the ready algorithms, by what ``algorithm`` or ``update.algorithm`` names."""
+"""The option classes of the ready-made algorithms, by what ``algorithm`` or ``update.algorithm`` names."""

@@ -1,4 +1,4 @@
-"""The tables of roles and the options that ready algorithms share."""
+"""The tables of roles and the options that ready-made algorithms share."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _written(key: str, other: str, written: Mapping[str, Any]) -> tuple[str, str
 
 
 def _is_of_ready_role(subject: Subject, field: str) -> bool:
-    """Whether the model is that of a ready role: the class of another one may add types when it is constructed."""
+    """Whether the model is that of a ready-made role: the class of another one may add types when it is constructed."""
     role = subject.loaded.roles.get(field.partition(".")[0])
     return role is not None and role.__module__.startswith(READY_ROLES)
 

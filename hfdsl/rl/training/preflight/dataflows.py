@@ -50,7 +50,7 @@ def _calls_with(graph: Graph, kind: str) -> Iterator[tuple[Node, str]]:
 
 
 def ready_copies(subject: Subject, graph: Graph) -> Iterator[tuple[str, str]]:
-    """The pairs of ``copies`` that are a ready actor and a ready sampler."""
+    """The pairs of ``copies`` that are a ready-made actor and a ready-made sampler."""
     for actor, sampler in copies(graph):
         actor_config, sampler_config = getattr(subject.config, actor, None), getattr(subject.config, sampler, None)
         are_ready = all(is_ready(subject.loaded.roles[role]) for role in (actor, sampler))

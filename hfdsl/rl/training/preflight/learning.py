@@ -30,7 +30,7 @@ def evaluations_train_nothing(subject: Subject) -> Iterator[Finding]:
 
 
 def training_trains(subject: Subject) -> Iterator[Finding]:
-    """HF780: a ready dataflow, with its update, writes a state; a user's own may be there to score."""
+    """HF780: a ready-made dataflow, with its update, writes a state; a user's own may be there to score."""
     calls = [node for table, graph in subject.graphs.items() if table != "evaluation" for node in graph.calls]
     if subject.config.algorithm.startswith(READY_ROOM) and not any(map(trains, calls)):
         yield subject.finding(

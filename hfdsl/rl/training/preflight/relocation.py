@@ -1,7 +1,7 @@
 """Findings of a configured run, moved from lines of the installed package to the configuration that causes them.
 
-A ready dataflow is checked like any other, and its findings point at its Python. Users of a TOML file do not own that
-code; they can change a key. So a finding that names ``B = 50`` moves to the key ``dims.B``, with its line in the
+A ready-made dataflow is checked like any other, and its findings point at its Python. Users of a TOML file do not own
+that code; they can change a key. So a finding that names ``B = 50`` moves to the key ``dims.B``, with its line in the
 dataflow as a related place. Findings at the user's own lines, in Python or TOML, stay there.
 """
 
@@ -37,7 +37,7 @@ DECIDING: Mapping[str, tuple[str, ...]] = {
     "HF947": ("options.loss",),
     "HF948": ("options.gamma",),
 }
-"""The options of ready dataflows that decide a finding, by its code: the first one that the dataflow has.
+"""The options of ready-made dataflows that decide a finding, by its code: the first one that the dataflow has.
 
 An option whose value the message states goes before them.
 """

@@ -18,11 +18,11 @@ def is_installed(package: str) -> bool:
 
 
 def require_packages() -> None:
-    """Refuse a run where a package is missing that all ready roles need.
+    """Refuse a run where a package is missing that all ready-made roles need.
 
     Raises:
         PackageError: HF990 naming the missing ones.
     """
     if missing := [package for package in NEEDED if not is_installed(package)]:
-        text = f"the ready roles need {', '.join(missing)}, not installed here: pip install 'hfdsl[rl]'"
+        text = f"the ready-made roles need {', '.join(missing)}, not installed here: pip install 'hfdsl[rl]'"
         raise PackageError("HF990", text)

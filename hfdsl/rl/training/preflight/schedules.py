@@ -69,7 +69,7 @@ def rates_suit_saved_weights(subject: Subject) -> Iterator[Finding]:
 
 
 def _learning(subject: Subject) -> Iterator[tuple[str, Learning]]:
-    """The ready roles that learn, and how."""
+    """The ready-made roles that learn, and how."""
     for role, place in subject.deployment.placements.items():
         learning = role_facts.learning.of(place)
         if learning is not None and subject.has(f"{role}.training.optimizer"):
