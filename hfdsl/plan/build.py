@@ -144,13 +144,13 @@ def _plan(context: Context, report: Report, switches: Optimize, queues: frozense
     if deployment is None:
         raise TypeError(context)
     groups = process_groups(deployment)
-    layouts: dict[int, ValueLayout] = {node.id: ValueLayout(DRIVER, (0,)) for node in context.program.graph.inputs}
-    steps = _numbered([_step(context, groups, layouts, node, queues) for node in context.program.graph.calls])
+    builder = _StepBuilder(context, groups, queues)
+    steps = _numbered([builder.step(node) for node in context.program.graph.calls])
     steps = _balanced(steps, context, queues) if switches.balance else steps
     stage_of = split(context.program.graph).of
     steps.sort(key=lambda step: stage_of[step.node])  # stable, so without queues nothing moves
     steps = scheduled(steps, context.program.graph, deployment, groups, switches.bucket_bytes, deltas=switches.deltas)
-    layouts |= {step.node: step.layout for step in steps}
+    layouts = builder.layouts | {step.node: step.layout for step in steps}
     gpus = SharedGpus(context)
     plan = CompiledPlan(
         graph=context.program.graph,
@@ -193,108 +193,134 @@ def _numbered(steps: list[Step]) -> list[Step]:
     return numbered
 
 
-def _step(
-    context: Context,
-    groups: tuple[ProcessGroup, ...],
-    layouts: dict[int, ValueLayout],
-    node: Node,
-    queues: frozenset[int],
-) -> Step:
-    if isinstance(node.op, RoleCall):
-        step = _role_step(context, groups, node, node.op)
-    elif isinstance(node.op, FunctionCall):
-        step = _function_step(context, groups, layouts, node, node.op, queues)
-    else:
-        raise TypeError(node)
-    layouts[node.id] = step.layout
-    return step
+class _StepBuilder:
+    """Builds the steps of a program in program order; inputs in ``queues`` come from queues.
 
+    ``layouts`` has the values so far, since a function runs where its input is.
+    """
 
-def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, op: RoleCall) -> Step:
-    placement = context.program.placement(node)
-    registration = op.signature.registration
-    if placement is None or registration is None:
-        raise TypeError(node)
-    group = next(group for group in groups if op.role in group.roles)
-    mesh, world = placement.mesh, tuple(range(placement.mesh.world_size))
-    base = Step(  # of a method with a custom protocol; the others replace what differs
-        node=node.id,
-        label=node.label,
-        group=group.name,
-        role=op.role,
-        signature=op.signature,
-        call=op.call,
-        ranks=world,
-        chunks=1,
-        chunk_of=(0,) * len(world),
-        per_rank=False,
-        arguments=node.arguments,
-        layout=ValueLayout(DRIVER, (0,)),
-        pad=registration.pad,
-        rows_from=_rows_from(context, node),
-    )
-    if registration.execute_mode is Execute.RANK_ZERO:
-        return replace(base, ranks=(0,), chunk_of=(0,), layout=ValueLayout(group.name, (0,)))
-    protocol = op.signature.protocol
-    if protocol is None:
-        return replace(base, custom=registration.functions)
-    per_rank, holders = protocol.takes == "per_rank", protocol.collected(mesh)
-    gives_list = op.signature.gives != "whole"
-    # A joined value that was not split is the same on every rank that is collected: one copy of it is the value.
-    is_in_parts = gives_list or protocol.splits or registration.cuts
-    return replace(
-        base,
-        chunks=1 if per_rank else protocol.chunk_count(mesh),
-        chunk_of=protocol.chunk_of(mesh),
-        per_rank=per_rank,
-        layout=ValueLayout(group.name, holders if is_in_parts else holders[:1], lists=gives_list),
-    )
+    def __init__(self, context: Context, groups: tuple[ProcessGroup, ...], queues: frozenset[int]) -> None:
+        self._context, self._groups, self._queues = context, groups, queues
+        self._program = context.program
+        self.layouts = {node.id: ValueLayout(DRIVER, (0,)) for node in context.program.graph.inputs}
 
+    def step(self, node: Node) -> Step:
+        """The step of a call."""
+        if isinstance(node.op, RoleCall):
+            step = self._role_step(node, node.op)
+        elif isinstance(node.op, FunctionCall):
+            step = self._function_step(node, node.op)
+        else:
+            raise TypeError(node)
+        self.layouts[node.id] = step.layout
+        return step
 
-def _function_step(
-    context: Context,
-    groups: tuple[ProcessGroup, ...],
-    layouts: dict[int, ValueLayout],
-    node: Node,
-    op: FunctionCall,
-    queues: frozenset[int],
-) -> Step:
-    """A function runs where most of its input is, on as many of its holders as its rows may be split over."""
-    home = _home(context, groups, layouts, node, queues)
-    holders = home.holders if _may_split(context, op.signature, node, home) else home.holders[:1]
-    count = len(holders)
-    sources = dict.fromkeys(source for source, _ in columns_read(context.program.graph, node.id))
-    return Step(
-        node=node.id,
-        label=node.label,
-        group=home.group,
-        role=None,
-        signature=op.signature,
-        call=op.call,
-        ranks=holders,
-        chunks=count,
-        chunk_of=tuple(range(count)),
-        per_rank=False,
-        arguments=node.arguments,
-        layout=ValueLayout(home.group, holders),
-        rows_from=_rows_from(context, node),
-        follows=tuple(source for source in sources if layouts[source] == home),
-    )
+    def _role_step(self, node: Node, op: RoleCall) -> Step:
+        placement = self._program.placement(node)
+        registration = op.signature.registration
+        if placement is None or registration is None:
+            raise TypeError(node)
+        group = next(group for group in self._groups if op.role in group.roles)
+        mesh, world = placement.mesh, tuple(range(placement.mesh.world_size))
+        base = Step(  # of a method with a custom protocol; the others replace what differs
+            node=node.id,
+            label=node.label,
+            group=group.name,
+            role=op.role,
+            signature=op.signature,
+            call=op.call,
+            ranks=world,
+            chunks=1,
+            chunk_of=(0,) * len(world),
+            per_rank=False,
+            arguments=node.arguments,
+            layout=ValueLayout(DRIVER, (0,)),
+            pad=registration.pad,
+            rows_from=self._rows_from(node),
+        )
+        if registration.execute_mode is Execute.RANK_ZERO:
+            return replace(base, ranks=(0,), chunk_of=(0,), layout=ValueLayout(group.name, (0,)))
+        protocol = op.signature.protocol
+        if protocol is None:
+            return replace(base, custom=registration.functions)
+        per_rank, holders = protocol.takes == "per_rank", protocol.collected(mesh)
+        gives_list = op.signature.gives != "whole"
+        # A joined value that was not split is the same on every rank that is collected: one copy of it is the value.
+        is_in_parts = gives_list or protocol.splits or registration.cuts
+        return replace(
+            base,
+            chunks=1 if per_rank else protocol.chunk_count(mesh),
+            chunk_of=protocol.chunk_of(mesh),
+            per_rank=per_rank,
+            layout=ValueLayout(group.name, holders if is_in_parts else holders[:1], lists=gives_list),
+        )
 
+    def _function_step(self, node: Node, op: FunctionCall) -> Step:
+        """A function runs where most of its input is, on as many of its holders as its rows may be split over."""
+        home = self._home(node)
+        holders = home.holders if self._may_split(op.signature, node, home) else home.holders[:1]
+        count = len(holders)
+        sources = dict.fromkeys(source for source, _ in columns_read(self._program.graph, node.id))
+        return Step(
+            node=node.id,
+            label=node.label,
+            group=home.group,
+            role=None,
+            signature=op.signature,
+            call=op.call,
+            ranks=holders,
+            chunks=count,
+            chunk_of=tuple(range(count)),
+            per_rank=False,
+            arguments=node.arguments,
+            layout=ValueLayout(home.group, holders),
+            rows_from=self._rows_from(node),
+            follows=tuple(source for source in sources if self.layouts[source] == home),
+        )
 
-def _may_split(context: Context, signature: Signature, node: Node, home: ValueLayout) -> bool:
-    rows, *others = context.program.argument_rows[node.id].values() or [None]
-    if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
-        return False
-    if any(not proportional(size, rows) for size in others if size is not None):
-        return False  # which of their rows belong together is unknown
-    if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
-        return False
-    demands = [
-        (rows, home.chunks * signature.group_size),
-        *((size, home.chunks) for size in others if size is not None),
-    ]
-    return all(context.known(size).divisible_by(divisor) is Answer.PROVED for size, divisor in demands)
+    def _may_split(self, signature: Signature, node: Node, home: ValueLayout) -> bool:
+        rows, *others = self._program.argument_rows[node.id].values() or [None]
+        if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
+            return False
+        if any(not proportional(size, rows) for size in others if size is not None):
+            return False  # which of their rows belong together is unknown
+        if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
+            return False
+        demands = [
+            (rows, home.chunks * signature.group_size),
+            *((size, home.chunks) for size in others if size is not None),
+        ]
+        return all(self._context.known(size).divisible_by(divisor) is Answer.PROVED for size, divisor in demands)
+
+    def _home(self, node: Node) -> ValueLayout:
+        """The group that holds most of the input; for rows from a queue, that of a role of the reading stage.
+
+        In the processes of another stage a call would wait for what they do for later steps.
+        """
+        split = self._program.split
+        bytes_read: dict[ValueLayout, int] = {}
+        from_queue = False
+        for ref, name in columns_read(self._program.graph, node.id):
+            layout = self.layouts[ref]
+            if split.of[ref] != split.of[node.id] or ref in self._queues:
+                from_queue = True
+            elif layout.group != DRIVER:
+                row_size = row_bytes(self._program.graph, ref, name, self._context.sizes)
+                bytes_read[layout] = bytes_read.get(layout, 0) + (row_size or 1)
+        if bytes_read:
+            return max(bytes_read, key=lambda layout: bytes_read[layout])
+        for call in split.calls(split.of[node.id]) if from_queue else ():
+            if isinstance(call.op, RoleCall):
+                layout = self._role_step(call, call.op).layout
+                if layout.group != DRIVER:
+                    return layout
+        return ValueLayout(DRIVER, (0,))
+
+    def _rows_from(self, node: Node) -> int | None:
+        for _, operand in node.arguments:
+            if isinstance(operand, Ref) and rows_in(self._program.inference.values[operand.node]) is not None:
+                return operand.node
+        return None
 
 
 def _has_rows_only(result_type: PortType) -> bool:
@@ -302,44 +328,6 @@ def _has_rows_only(result_type: PortType) -> bool:
     if isinstance(result_type, RecordType):
         return not any(isinstance(spec, MetricSpec) for spec in schema(result_type.record).fields.values())
     return isinstance(result_type, (ColumnSpec, ObjSpec))
-
-
-def _home(
-    context: Context,
-    groups: tuple[ProcessGroup, ...],
-    layouts: dict[int, ValueLayout],
-    node: Node,
-    queues: frozenset[int],
-) -> ValueLayout:
-    """The group that holds most of the input; for rows from a queue, that of a role of the reading stage.
-
-    In the processes of another stage a call would wait for what they do for later steps.
-    """
-    split = context.program.split
-    bytes_read: dict[ValueLayout, int] = {}
-    from_queue = False
-    for ref, name in columns_read(context.program.graph, node.id):
-        layout = layouts[ref]
-        if split.of[ref] != split.of[node.id] or ref in queues:
-            from_queue = True
-        elif layout.group != DRIVER:
-            row_size = row_bytes(context.program.graph, ref, name, context.sizes)
-            bytes_read[layout] = bytes_read.get(layout, 0) + (row_size or 1)
-    if bytes_read:
-        return max(bytes_read, key=lambda layout: bytes_read[layout])
-    for call in split.calls(split.of[node.id]) if from_queue else ():
-        if isinstance(call.op, RoleCall):
-            layout = _role_step(context, groups, call, call.op).layout
-            if layout.group != DRIVER:
-                return layout
-    return ValueLayout(DRIVER, (0,))
-
-
-def _rows_from(context: Context, node: Node) -> int | None:
-    for _, operand in node.arguments:
-        if isinstance(operand, Ref) and rows_in(context.program.inference.values[operand.node]) is not None:
-            return operand.node
-    return None
 
 
 def _balanced(steps: list[Step], context: Context, queues: frozenset[int]) -> list[Step]:
