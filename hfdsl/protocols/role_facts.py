@@ -91,18 +91,22 @@ class PlacedRole(Protocol):
     @property
     def role(self) -> type:
         """Its class."""
+        ...
 
     @property
     def mesh(self) -> Mesh:
         """The mesh of its ranks."""
+        ...
 
     @property
     def args(self) -> tuple[Any, ...]:
         """The positional arguments of its constructor."""
+        ...
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
         """The arguments of its constructor by name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
