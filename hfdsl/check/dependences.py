@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from hfdsl.check.bodies.optimizers import steps_for_certain
+from hfdsl.check.bodies.role_code import code_of
 from hfdsl.check.bodies.syntax import columns_read
 from hfdsl.check.program import Program
 from hfdsl.graph.origins import stored_column
@@ -32,19 +34,37 @@ def nodes_from(graph: Graph, node: Node) -> Iterator[Node]:
             yield later
 
 
-def updates_after(graph: Graph, node: Node) -> Iterator[Node]:
+def updates_after(program: Program, node: Node) -> Iterator[Node]:
     """The calls that train a role and depend on what a node makes; the node itself, if it trains one."""
-    return filter(trains, nodes_from(graph, node))
+    return (later for later in nodes_from(program.graph, node) if trains(program, later))
 
 
-def trains(node: Node) -> bool:
-    """Whether a node is a call that trains its role."""
+def trains(program: Program, node: Node) -> bool:
+    """Whether a node is a call that trains its role: by what its method declares, or by the steps that it takes."""
+    if not isinstance(node.op, RoleCall):
+        return False
+    return declares_training(node) or _takes_steps(program.role_class(node.role), node.method)
+
+
+def declares_training(node: Node) -> bool:
+    """Whether a node is a call of a method that declares to train its role."""
     return isinstance(node.op, RoleCall) and any(e.kind == "writes" for e in effects_of(node.op.signature.body))
 
 
-def update_lines(graph: Graph) -> list[Node]:
+@lru_cache(maxsize=1024)
+def _takes_steps(role: type, method: str) -> bool:
+    """Whether a method takes steps of an optimizer of what its role keeps."""
+    return next(steps_for_certain(code_of(role), method), None) is not None
+
+
+def training_calls(program: Program) -> list[Node]:
+    """The calls that train a role."""
+    return [node for node in program.graph.calls if trains(program, node)]
+
+
+def update_lines(program: Program) -> list[Node]:
     """The first update of each line of the dataflow: a loop over mini-batches and epochs repeats what it reads."""
-    return list({node.span: node for node in reversed(graph.calls) if trains(node)}.values())[::-1]
+    return list({node.span: node for node in reversed(training_calls(program))}.values())[::-1]
 
 
 def body_columns(program: Program, node: Node) -> list[RowColumn]:

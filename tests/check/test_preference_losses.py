@@ -44,7 +44,14 @@ TYPES = (
     "    raise ValueError(self.loss_type)\n"
     "loss = losses.mean()"
 )
+UNPACKED = (
+    "better, worse = (chosen_ids, chosen_mask), (rejected_ids, rejected_mask)\n"
+    "chosen, rejected = self.log_probs(*better), self.log_probs(*worse)\n"
+)
 RIGHT = {
+    "DPO of tuples": UNPACKED + "loss = -F.logsigmoid(self.beta * (chosen - rejected)).mean()",
+    "DPO of a tuple in a name": "pair = chosen_ids, chosen_mask\nchosen = self.log_probs(*pair)\n"
+    "pair = rejected_ids, rejected_mask\nloss = -F.logsigmoid(chosen - self.log_probs(*pair)).mean()",
     "DPO": BOTH + "loss = -F.logsigmoid(self.beta * margin).mean()",
     "DPO of two ratios": BOTH
     + "logits = (chosen - rejected) - (ref_chosen - ref_rejected)\nloss = -F.logsigmoid(BETA * logits).mean()",
@@ -133,6 +140,9 @@ RIGHT = {
     + "loss = F.binary_cross_entropy_with_logits(scores, labels)",
 }
 WRONG = {
+    "DPO of a tuple in a name": "pair = chosen_ids, chosen_mask\nchosen = self.log_probs(*pair)\n"
+    "pair = rejected_ids, rejected_mask\nloss = -F.logsigmoid(self.log_probs(*pair) - chosen).mean()",
+    "DPO of tuples": UNPACKED + "loss = -F.logsigmoid(self.beta * (rejected - chosen)).mean()",
     "DPO swapped": BOTH + "loss = -F.logsigmoid(self.beta * other).mean()",
     "DPO without the minus": BOTH + "loss = F.logsigmoid(self.beta * margin).mean()",
     "DPO by softplus": BOTH + "loss = F.softplus(self.beta * margin).mean()",

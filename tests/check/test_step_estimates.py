@@ -61,7 +61,13 @@ SUM = "    last = delta + gamma * lam * last\n    out[:, t] = last"
 APPENDED = "    last = delta + gamma * lam * last\n    advantages.append(last)\n"
 STACKED = "out = torch.stack(advantages, dim=1)"
 BACKWARDS = "for t in reversed(range(steps)):\n"
+CONSTANTS = (
+    "GAMMA, LAM = gamma, lam\nfor t in {order}:\n"
+    "    delta = r[:, t] + GAMMA * values[:, t + 1] - values[:, t]\n"
+    "    last = delta + GAMMA * LAM * last\n    out[:, t] = last"
+)
 WRONG = {
+    "by constants": CONSTANTS.format(order="range(steps)"),
     "forwards": "for t in range(steps):\n" + DELTA + SUM,
     "from 0": "for t in range(0, steps):\n" + DELTA + SUM,
     "in one line": "for t in range(steps):\n"
@@ -91,6 +97,7 @@ WRONG = {
     + SUM.replace("delta", "deltas[:, t]"),
 }
 RIGHT = {
+    "by constants": CONSTANTS.format(order="reversed(range(steps))"),
     "backwards": BACKWARDS + DELTA + SUM,
     "by a negative step": "for t in range(steps - 1, -1, -1):\n" + DELTA + SUM,
     "by an index of its own": "for i in range(steps):\n    t = steps - 1 - i\n" + DELTA + SUM,

@@ -250,8 +250,7 @@ class FlowInterpretation(Interpretation[V]):
         match target, node:
             case ast.Name(name), ast.Name(source) | ast.Subscript(ast.Name(source)) if name != source:
                 self.views[name] = source
-        if isinstance(target, ast.Name):
-            self.scope.bind(target.id, node)
+        self.scope.assign(target, node)
 
     def set(self, target: ast.expr, value: V | None) -> None:
         """Set the value of a name, which stands for nothing else from here on."""
@@ -307,6 +306,7 @@ class FlowInterpretation(Interpretation[V]):
 
     def call(self, call: ast.Call) -> V | None:
         """The result of a call: also of a method of the role, or of an object whose class is known."""
+        call = self.scope.unpacked(call)
         if (of_table := tables.result_of_call(self, call)) is not None:
             return of_table.value
         partials, closures = self.scope.bindings.partials, self.scope.bindings.closures

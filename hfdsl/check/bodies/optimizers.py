@@ -27,7 +27,7 @@ def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunctio
 
     An optimizer of something else than what the role keeps, such as of the noise that a call tunes, is left out.
     """
-    kept = frozenset(name for name, (_, call) in made_by_torch(code).items() if _of_role(call))
+    kept = frozenset(name for name, (function, call) in made_by_torch(code).items() if _of_role(function, call))
     waiting, seen = [method], set[str]()
     while waiting:
         name = waiting.pop()
@@ -42,12 +42,18 @@ def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunctio
         seen.add(name)
 
 
-def _of_role(call: ast.Call) -> bool:
-    """Whether an optimizer is of parameters that the role keeps."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+def _of_role(function: ReadFunction, call: ast.Call) -> bool:
+    """Whether an optimizer is of parameters that the role keeps, also under a name of the function that makes it."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)][:1]
+    match given:
+        case [ast.Name(name)]:
+            for node in nodes_of(function.definition):
+                match node:
+                    case ast.Assign([ast.Name(assigned)], value) if assigned == name:
+                        given.append(value)
     return any(
         isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-        for argument in given[:1]
+        for argument in given
         for node in nodes_of(argument)
     )
 

@@ -6,6 +6,7 @@ A worked example, a method of a role::
         clipped = lambda x: x.clamp(0.8, 1.2)              a closure
         weigh = partial(weighted, power=2)                 the function of a module, with an argument
         bound = BOUNDS[self.kind]                          one of the functions in a table of the module
+        pair = ids, mask                                   several arguments of a call, as in self.score(*pair)
         loss = self.loss                                   an object that the constructor of the role makes
         ratio = self.ratio(experience)                     runs a method of the role
         return loss(weigh(clipped(ratio)), experience)     runs these
@@ -43,17 +44,19 @@ class Bindings(NamedTuple):
     """Functions and objects that names are bound to, besides values.
 
     By name: the calls of ``functools.partial`` that it is assigned, the functions and lambdas that the function
-    defines, the objects whose class is known, and the functions of a table of which it is one.
+    defines, the objects whose class is known, the functions of a table of which it is one, and the tuples.
     """
 
     partials: dict[str, ast.Call]
     closures: dict[str, Function]
     objects: dict[str, KnownObject | CalledFunction]
     choices: dict[str, FunctionChoice]
+    tuples: dict[str, ast.Tuple]
 
     def copied(self) -> Bindings:
         """A copy, to be changed separately."""
-        return Bindings(dict(self.partials), dict(self.closures), dict(self.objects), dict(self.choices))
+        partials, closures, objects, choices, tuples = self
+        return Bindings(dict(partials), dict(closures), dict(objects), dict(choices), dict(tuples))
 
     def intersect(self, other: Bindings) -> None:
         """Keep what names are bound to in both of two branches."""
@@ -68,6 +71,7 @@ class Bindings(NamedTuple):
         self.closures.update(without(outer.closures, own))
         self.objects.update(without(outer.objects, own))
         self.choices.update(without(outer.choices, own))
+        self.tuples.update(without(outer.tuples, own))
 
 
 class FunctionScope:
@@ -80,7 +84,7 @@ class FunctionScope:
     def __init__(self, body: Callable[..., Any], definition: Function) -> None:
         self.body, self.definition = body, definition
         self.parameters, self.assigned = frozenset(parameter_names(definition)), assigned_names(definition)
-        self.bindings = Bindings({}, {}, {}, {})
+        self.bindings = Bindings({}, {}, {}, {}, {})
         self.methods: Mapping[str, ReadFunction] = {}
         self.role: type | None = None
         self.owner: KnownObject | None = None
@@ -113,6 +117,16 @@ class FunctionScope:
         inner.assigned |= self.assigned - own
         inner.bindings.take(self.bindings, own)
 
+    def assign(self, target: ast.expr, node: ast.expr) -> None:
+        """Bind a name to what an expression gives, or several to the parts of a tuple."""
+        match target, node:
+            case ast.Name(name), _:
+                self.bind(name, node)
+            case ast.Tuple(targets), ast.Tuple(parts) if len(targets) == len(parts):
+                pairs = zip(targets, parts, strict=True) if _names(target).isdisjoint(_names(node)) else ()
+                for inner, part in pairs:
+                    self.assign(inner, part)
+
     def bind(self, name: str, node: ast.expr) -> None:
         """Bind a name to what an expression gives, if it is a function or an object that is known."""
         match node:
@@ -120,6 +134,8 @@ class FunctionScope:
                 self.bindings.partials[name] = node
             case ast.Lambda():
                 self.define(name, node)
+            case ast.Tuple() if name not in _names(node):
+                self.bindings.tuples[name] = node
         known, choice = self.object_of(node), self.choice(node)
         if known is not None:
             self.bindings.objects[name] = known
@@ -131,14 +147,30 @@ class FunctionScope:
         self.bindings.closures.update(local_function(name, node))
 
     def unbind(self, names: AbstractSet[str]) -> None:
-        """Forget what names were bound to, and what ``functools.partial`` made of their old values."""
-        partials, closures, objects, choices = self.bindings
-        for name in [name for name, partial in partials.items() if names & {name, *_names(partial)}]:
-            del partials[name]
+        """Forget what names were bound to, and what ``functools.partial`` and tuples made of their old values."""
+        partials, closures, objects, choices, tuples = self.bindings
+        for made in (partials, tuples):
+            for name in [name for name, node in made.items() if names & {name, *_names(node)}]:
+                del made[name]
         for name in names:
             closures.pop(name, None)
             objects.pop(name, None)
             choices.pop(name, None)
+
+    def unpacked(self, call: ast.Call) -> ast.Call:
+        """A call with what a tuple under a star holds as its arguments."""
+        if not any(isinstance(argument, ast.Starred) for argument in call.args):
+            return call
+        arguments = list[ast.expr]()
+        for argument in call.args:
+            match argument:
+                case ast.Starred(ast.Name(name)) if name in self.bindings.tuples:
+                    arguments += self.bindings.tuples[name].elts
+                case ast.Starred(ast.Tuple(parts) | ast.List(parts)):
+                    arguments += parts
+                case _:
+                    arguments.append(argument)
+        return ast.copy_location(ast.Call(call.func, arguments, call.keywords), call)
 
     def run_by(self, function: ast.expr) -> Sequence[CalledFunction]:
         """The functions of which a call runs one."""

@@ -129,9 +129,9 @@ def _interpreted(update: Minimizer) -> Collected | None:
     return body.collected.of_tokens() if body.completed().is_whole else None
 
 
-def interpreted_surrogates(node: Node) -> Iterator[InterpretedSurrogate]:
+def interpreted_surrogates(program: Program, node: Node) -> Iterator[InterpretedSurrogate]:
     """The surrogates of the user's losses among the options of an update."""
-    for _, operand in node.arguments if trains(node) else ():
+    for _, operand in node.arguments if trains(program, node) else ():
         loss: Any = operand.value if isinstance(operand, Constant) else None
         kind: Any = type(loss)
         method: Any = getattr(kind, "surrogate", None)

@@ -45,7 +45,7 @@ def masks_of_learned_tokens_are_read(context: Context) -> Iterator[Finding]:
     read = {stored_column(program.graph, column.ref) for n in readers for column in program.origins.columns(n.id)}
     unread = {mask: dims for mask, dims in masks.items() if read.isdisjoint(_alternatives(program, mask, dims))}
     reported = set[int]()
-    for update in update_lines(program.graph) if unread else ():
+    for update in update_lines(program) if unread else ():
         columns = program.origins.columns(update.id)
         for mask, dims in unread.items():
             if mask.node not in reported and _learns(program, columns, mask, dims):

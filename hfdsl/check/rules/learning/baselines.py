@@ -43,7 +43,7 @@ def baselines_are_other_scores(context: Context) -> Iterator[Finding]:
         columns = [column for column in program.origins.columns(node.id) if is_float_column(column.spec)]
         for baseline in filter(_is_baseline, columns if len(columns) > 1 else ()):
             own = scores.own(baseline, [column for column in columns if not _is_baseline(column)])
-            update = next(updates_after(program.graph, node), None)
+            update = next(updates_after(program, node), None)
             if own is None or update is None or node.span in reported:
                 continue
             reported.add(node.span)

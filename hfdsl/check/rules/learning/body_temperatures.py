@@ -58,7 +58,7 @@ def updates_are_at_the_temperature_of_their_samples(context: Context) -> Iterato
     if program.graph.misuses:
         return
     bodies, links = _Bodies(program), role_links(program)
-    for update in update_lines(program.graph):
+    for update in update_lines(program):
         compared = [
             (call, effect)
             for call, effect, is_reference in _compared(program, update)

@@ -86,7 +86,7 @@ def _update(program: Program, node: Node, borrowed: Borrowed) -> Node | None:
     """The first update by what a node makes that reads these tokens, of the policy that sampled all of this."""
     nodes, links = program.graph.nodes, both_ways(role_links(program))
     roles = {nodes[call].role for call in (borrowed.sampled_by, *borrowed.scored)}
-    for update in updates_after(program.graph, node):
+    for update in updates_after(program, node):
         reads = {call.id for call in sampling_calls(program, update)}
         if borrowed.sampled_by in reads and roles <= linked_roles(links, update.role):
             return update

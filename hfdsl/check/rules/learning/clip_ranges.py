@@ -62,7 +62,7 @@ def _clips(program: Program, node: Node) -> Iterator[RatioClip]:
     if update is not None and update.clips:
         values = known_numbers(program, node, {name for clip in update.clips for name in _names(clip)})
         yield from (clip for clip in update.clips if _is_off_center(clip, values))
-    for surrogate in interpreted_surrogates(node):
+    for surrogate in interpreted_surrogates(program, node):
         values = {f"self.{name}": number for name, number in surrogate.numbers.items()}
         yield from (clip for clip in surrogate.collected.clips if _is_off_center(clip, values))
 

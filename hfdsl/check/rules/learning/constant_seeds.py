@@ -93,8 +93,8 @@ def steps_draw_other_numbers(context: Context) -> Iterator[Finding]:
     program, seen, samplers = context.program, set[object](), Dependences(context.program).samplers
     graph = program.graph
     for node, signature in graph.bodies if not graph.misuses else ():
-        update = next(updates_after(graph, node), None)
-        if signature.is_ready_made or update is None or trains(node) or is_decorated(signature.body):
+        update = next(updates_after(program, node), None)
+        if signature.is_ready_made or update is None or trains(program, node) or is_decorated(signature.body):
             continue
         if isinstance(node.op, RoleCall):
             code = code_of(program.role_class(node.role))

@@ -20,7 +20,7 @@ from functools import lru_cache
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.value_errors import CriticErrors, ErrorInterpretation
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import nodes_from, trains, update_lines
+from hfdsl.check.dependences import nodes_from, training_calls, update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.updates import minimizes
 from hfdsl.check.program import Program, signature_of
@@ -41,7 +41,7 @@ READY_TARGET = "returns"
 def critics_take_the_greater_error(context: Context) -> Iterator[Finding]:
     """HF946: of the errors of values with a clip and without, a critic minimizes the greater one."""
     program, reported = context.program, set[Span]()
-    for update in filter(trains, program.graph.calls if not program.graph.misuses else ()):
+    for update in training_calls(program) if not program.graph.misuses else ():
         errors = _errors(program, update)
         losses = errors.losses if errors is not None and all(loss.sign > 0 for loss in errors.losses) else []
         for place in sorted({place for loss in losses for place in loss.smaller}, key=lambda place: place.line):
@@ -68,7 +68,7 @@ def critics_learn_no_advantages(context: Context) -> Iterator[Finding]:
     program, reported = context.program, set[Span]()
     values = list(value_calls(program)) if not program.graph.misuses else []
     names = _names(program) if values else {}
-    for update in update_lines(program.graph) if values else ():
+    for update in update_lines(program) if values else ():
         own = [call for call in values if call.role == update.role and call.id < update.id]
         after = {node.id for call in own for node in nodes_from(program.graph, call)} - {call.id for call in own}
         for column in program.origins.columns(update.id) if own else ():
@@ -88,7 +88,7 @@ def critics_clip_around_old_values(context: Context) -> Iterator[Finding]:
     values = list(value_calls(program)) if not program.graph.misuses else []
     returned = {name for call in values for name in float_columns(call)}  # the rule on mistaken numbers reports these
     names = _names(program) if values else {}
-    for update in update_lines(program.graph) if values else ():
+    for update in update_lines(program) if values else ():
         own, errors = next((call for call in values if call.role == update.role), None), _errors(program, update)
         columns = {f"{column.port}.{column.name}": column for column in program.origins.columns(update.id)}
         stored = {path: stored_column(program.graph, column.ref) for path, column in columns.items()}
@@ -135,7 +135,7 @@ def _learns_advantages(program: Program, update: Node, column: RowColumn, stored
 def _names(program: Program) -> dict[Ref, set[str]]:
     """The names under which updates read each column."""
     names = dict[Ref, set[str]]()
-    for update in update_lines(program.graph):
+    for update in update_lines(program):
         for column in program.origins.columns(update.id):
             stored = stored_column(program.graph, column.ref)
             if isinstance(stored, Ref):

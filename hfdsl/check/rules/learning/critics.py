@@ -50,7 +50,7 @@ def critics_learn(context: Context) -> Iterator[Finding]:
             training = methods_with(kind, "writes").get(effect.state) if effect.kind == "reads" else None
             if training is None or (node.role, effect.state) in changed or not values_tokens(node, kind):
                 continue
-            update = next((update for update in updates_after(program.graph, node) if update.role != node.role), None)
+            update = next((update for update in updates_after(program, node) if update.role != node.role), None)
             targets = _targets(program, node, kind, training)
             if update is not None and targets:
                 reported.add(node.role)

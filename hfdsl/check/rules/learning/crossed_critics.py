@@ -50,7 +50,7 @@ def critics_learn_over_their_own_values(context: Context) -> Iterator[Finding]:
     program = context.program
     values = {call.id: call for call in value_calls(program)} if not program.graph.misuses else {}
     own_values = {call.role: call for call in reversed(values.values())}
-    updates = [update for update in update_lines(program.graph) if update.role in own_values]
+    updates = [update for update in update_lines(program) if update.role in own_values]
     links, critics = both_ways(role_links(program)), {update.role for update in updates}
     learned = [entry for update in updates for entry in _learned(program, update, values)] if len(critics) > 1 else []
     crossed, reported = list[LearnedReturns](), set[frozenset[str]]()

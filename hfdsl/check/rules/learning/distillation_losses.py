@@ -24,7 +24,7 @@ from hfdsl.check.bodies.known_values import Known
 from hfdsl.check.bodies.role_code import code_of
 from hfdsl.check.bodies.temperatures import known_attributes
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import sampling_calls, trains
+from hfdsl.check.dependences import sampling_calls, training_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.distillation import TEACHER, DistillationInterpretation
 from hfdsl.check.losses.divergences import TeacherDivergence, TeacherGap
@@ -51,7 +51,7 @@ class Departure(NamedTuple):
 def students_become_like_teachers(context: Context) -> Iterator[Finding]:
     """HF353: what a student minimizes rises as it grows apart from its teacher."""
     program, reported = context.program, set[Span]()
-    for node in filter(trains, program.graph.calls) if not program.graph.misuses else ():
+    for node in training_calls(program) if not program.graph.misuses else ():
         update = minimizer(program, node)
         if update is None or TEACHER in words_of(update.role.__name__):
             continue

@@ -25,7 +25,7 @@ def responses_end(context: Context) -> Iterator[Finding]:
     places = program.placements
     ends = {role: role_facts.misses_end.of(place) for role, place in places.items()}
     missed = {role: end for role, end in ends.items() if end is not None}
-    for update in update_lines(program.graph) if missed else ():
+    for update in update_lines(program) if missed else ():
         for call in sampling_calls(program, update):
             if call.role not in missed or call.role in reported:
                 continue

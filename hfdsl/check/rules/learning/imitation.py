@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import sampling_calls, trains
+from hfdsl.check.dependences import sampling_calls, training_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
@@ -37,7 +37,7 @@ PREFERENCE = "preference"
 def imitated_responses_are_chosen(context: Context) -> Iterator[Finding]:
     """HF346: a policy imitates neither the worse responses of pairs nor all of its own."""
     program, reported = context.program, set[object]()
-    for update in filter(trains, program.graph.calls) if not program.graph.misuses else ():
+    for update in training_calls(program) if not program.graph.misuses else ():
         tokens = _all_imitated(program, update)
         if tokens is None or update.span in reported:
             continue

@@ -63,7 +63,7 @@ def policies_pay_for_the_kl(context: Context) -> Iterator[Finding]:
     """HF353: what a policy learns to raise falls with the KL to its reference."""
     program, reported = context.program, set[object]()
     critics = {call.role for call in value_calls(program)}
-    for update in update_lines(program.graph) if not program.graph.misuses else ():
+    for update in update_lines(program) if not program.graph.misuses else ():
         if update.role in critics:
             continue
         charges = list(_charges(program, update))

@@ -54,7 +54,7 @@ def critics_learn_the_rows_of_policies(context: Context) -> Iterator[Finding]:
         return  # a loop that goes past mini-batches is HF602
     reported, trained = set[object](), {node.role for node, _ in makers.updates}
     for values in (call for call in value_calls(program) if call.role in trained):
-        for policy in dict.fromkeys(update.role for update in updates_after(program.graph, values)):
+        for policy in dict.fromkeys(update.role for update in updates_after(program, values)):
             if policy == values.role or (policy, values.role) in reported:
                 continue
             by_policy, by_critic = _learned(makers, policy), _learned(makers, values.role)

@@ -50,7 +50,7 @@ def losses_have_their_signs(context: Context) -> Iterator[Finding]:
     """HF358, HF946 and HF353: what a policy minimizes falls with its advantages and entropy, and rises with its KL."""
     program, reported = context.program, set[Span]()
     for node in program.graph.calls if not program.graph.misuses else ():
-        for mistake in (*_of_method(program, node), *_of_options(node)):
+        for mistake in (*_of_method(program, node), *_of_options(program, node)):
             if mistake.place not in reported and not (mistake.code == "HF358" and _is_adversary(program, node)):
                 reported.add(mistake.place)
                 finding = Finding(
@@ -79,7 +79,7 @@ def _edits(program: Program, node: Node, mistake: SignMistake) -> Iterator[Sugge
 def _is_adversary(program: Program, node: Node) -> bool:
     """Whether another role learns from the same advantages: of two that play against each other, one lowers them."""
     gains = _gains(program, node)
-    return any(other.role != node.role and gains & _gains(program, other) for other in update_lines(program.graph))
+    return any(other.role != node.role and gains & _gains(program, other) for other in update_lines(program))
 
 
 def _gains(program: Program, node: Node) -> set[Operand]:
@@ -101,9 +101,9 @@ def _of_method(program: Program, node: Node) -> Iterator[SignMistake]:
 # -- losses of hfdsl
 
 
-def _of_options(node: Node) -> Iterator[SignMistake]:
+def _of_options(program: Program, node: Node) -> Iterator[SignMistake]:
     """The mistakes in the surrogates of the user's losses among the options of an update."""
-    for surrogate in interpreted_surrogates(node):
+    for surrogate in interpreted_surrogates(program, node):
         yield from _mistakes([surrogate.value], surrogate.collected)
 
 

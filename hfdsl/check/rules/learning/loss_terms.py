@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from math import inf
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains
+from hfdsl.check.dependences import training_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.program import Constant
 
@@ -26,7 +26,7 @@ from hfdsl.graph.program import Constant
 def terms_do_what_they_say(context: Context) -> Iterator[Finding]:
     """HF946: an entropy bonus is not a penalty, and a clip and a KL to the reference have an effect."""
     reported = set[object]()
-    for update in filter(trains, context.program.graph.calls):
+    for update in training_calls(context.program):
         losses = [operand.value for _, operand in update.arguments if isinstance(operand, Constant)]
         for number, effect, advice in (doubt for loss in losses for doubt in _doubts(loss)):
             if (update.role, number) not in reported:

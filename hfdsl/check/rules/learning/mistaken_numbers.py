@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains, update_lines, updates_after
+from hfdsl.check.dependences import training_calls, trains, update_lines, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.returned import gives_log_probs
 from hfdsl.check.losses.terms import NOW, OWN, is_surrogate, terms_of
@@ -92,7 +92,7 @@ def advantages_say_how_good(context: Context) -> Iterator[Finding]:
             kind, effect = "values", "each token is weighted by what was expected, however the response ended"
         else:
             continue
-        update = next(updates_after(program.graph, renamed.node), None)
+        update = next(updates_after(program, renamed.node), None)
         if update is None:
             continue
         reported.add((renamed.node.span, renamed.name))
@@ -142,7 +142,7 @@ def _values_of_another_critic(program: Program) -> Iterator[Finding]:
     for call in _value_calls(program):
         calls.setdefault(call.role, call)
     links = both_ways(role_links(program)) if len(calls) > 1 else {}
-    for update in update_lines(program.graph) if len(calls) > 1 else ():
+    for update in update_lines(program) if len(calls) > 1 else ():
         for column in program.origins.columns(update.id) if update.role in calls else ():
             stored = stored_column(program.graph, column.ref)
             giver = program.graph.nodes[stored.node] if isinstance(stored, Ref) else update
@@ -192,7 +192,7 @@ def _column_ports(signature: Signature) -> frozenset[str]:
 
 def _value_calls(program: Program) -> Iterator[Node]:
     """The calls that give values of roles that are trained."""
-    trained = {node.role for node in program.graph.calls if trains(node)}
+    trained = {node.role for node in training_calls(program)}
     return (call for call in value_calls(program) if call.role in trained)
 
 
@@ -205,13 +205,13 @@ def _values(program: Program) -> Mapping[str, tuple[Node, str]]:
 def _old_log_probs(program: Program) -> Mapping[str, tuple[Node, str]]:
     """By name the numbers that updates divide by, the first call of a role that gives them, and likewise."""
     names = _ratio_names(program)
-    calls = [node for node in program.graph.calls if isinstance(node.op, RoleCall) and not trains(node)]
+    calls = [node for node in program.graph.calls if isinstance(node.op, RoleCall) and not trains(program, node)]
     return {name: (node, RATIO) for node in reversed(calls) for name in float_columns(node) if name in names}
 
 
 def _ratio_names(program: Program) -> set[str]:
     """The names of the log-probs that updates divide by, as they declare, or as their bodies do."""
-    updates = [update for update in update_lines(program.graph) if not forms_none(update)]
+    updates = [update for update in update_lines(program) if not forms_none(update)]
     ratios = (effect.ratio for update in updates for effect in effects(update, "writes"))
     paths = [*(ratio for ratio in ratios if ratio is not None), *(p for u in updates for p in _divided(program, u))]
     return {path.rpartition(".")[2] for path in paths}
@@ -234,7 +234,7 @@ def float_columns(node: Node) -> Iterator[str]:
 def _taken_by_updates(program: Program) -> Mapping[Ref, set[str]]:
     """The names under which updates read each number of tokens."""
     read_names: dict[Ref, set[str]] = {}
-    for update in update_lines(program.graph):
+    for update in update_lines(program):
         for column in program.origins.columns(update.id):
             stored = stored_column(program.graph, column.ref)
             if isinstance(stored, Ref) and is_float_column(column.spec) and column.inner:
@@ -249,7 +249,7 @@ def _name(node: Node, column: RowColumn) -> str:
 
 def _is_read(program: Program, node: Node, giver: Node) -> bool:
     """Whether what a record takes reaches an update, other than one of the critic whose loss does not read it."""
-    updates = updates_after(program.graph, node)
+    updates = updates_after(program, node)
     return any(update.role != giver.role or not _ignores_old_values(update) for update in updates)
 
 

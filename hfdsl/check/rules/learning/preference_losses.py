@@ -25,7 +25,7 @@ from hfdsl.check.bodies.known_values import Known
 from hfdsl.check.bodies.role_code import code_of
 from hfdsl.check.bodies.temperatures import known_attributes
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains, update_lines
+from hfdsl.check.dependences import training_calls, update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.preference_operations import COST_WORDS, SCORE_WORDS
 from hfdsl.check.losses.preferences import PreferenceInterpretation
@@ -56,7 +56,7 @@ class SwappedPair(NamedTuple):
 def losses_prefer_the_preferred(context: Context) -> Iterator[Finding]:
     """HF368: what a user's update minimizes falls as the preferred response of a pair gets the greater score."""
     program, reported = context.program, set[Span]()
-    for node in filter(trains, program.graph.calls) if not program.graph.misuses else ():
+    for node in training_calls(program) if not program.graph.misuses else ():
         signature = signature_of(node)
         if signature is None or signature.is_ready_made or not (sides_of(signature) or desirable_of(signature)):
             continue
@@ -77,7 +77,7 @@ def losses_prefer_the_preferred(context: Context) -> Iterator[Finding]:
 def _is_opponent(program: Program, node: Node) -> bool:
     """Whether another role learns from the same pairs."""
     pairs = _pairs(program, node)
-    return any(other.role != node.role and pairs & _pairs(program, other) for other in update_lines(program.graph))
+    return any(other.role != node.role and pairs & _pairs(program, other) for other in update_lines(program))
 
 
 def _pairs(program: Program, node: Node) -> set[Operand]:

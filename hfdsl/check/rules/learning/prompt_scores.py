@@ -32,7 +32,7 @@ def scores_are_of_responses(context: Context) -> Iterator[Finding]:
     if program.graph.misuses or not dependences.samplers:
         return
     saw_samples = {node.role for node in program.graph.calls if dependences.of_node(node.id)}
-    for update in update_lines(program.graph):
+    for update in update_lines(program):
         samples = dependences.samplers & {call.id for call in sampling_calls(program, update)}
         makers = number_makers(program, _numbers(dependences, update, samples)) if samples else []
         of_prompts = all(isinstance(maker.op, RoleCall) and maker.role not in saw_samples for maker in makers)

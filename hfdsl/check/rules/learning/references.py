@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import sampling_calls, trains, updates_after
+from hfdsl.check.dependences import declares_training, sampling_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
@@ -68,7 +68,7 @@ def references_are_other_models(context: Context) -> Iterator[Finding]:
     makers, reported = Makers(context), set[object]()
     for node, column in _references(context) if not program.graph.misuses else ():
         maker = makers.maker(column)
-        for update in updates_after(program.graph, node) if maker is not None else ():
+        for update in updates_after(program, node) if maker is not None else ():
             if maker is None or not _is_itself(program, maker, update) or maker.span in reported:
                 continue
             kind = "teacher" if _is_teacher(column) else "reference"
@@ -117,7 +117,7 @@ def _reads_other_tokens(program: Program, maker: Node) -> bool:
 def _references(context: Context) -> Iterator[tuple[Node, RowColumn]]:
     """The calls that compare with a reference, and its column of log-probs."""
     for node, _ in context.program.graph.bodies:
-        updates = trains(node)
+        updates = trains(context.program, node)
         if (updates and _needs_none(node)) or ("kl", Constant(0.0)) in node.arguments:
             continue
         columns = [c for c in context.program.origins.columns(node.id) if is_float_column(c.spec)]
@@ -147,7 +147,7 @@ def _is_itself(program: Program, maker: Node, update: Node) -> bool:
 
 def updates_without_reference(graph: Graph, *, of_inputs: bool = False) -> Iterator[Node]:
     """The updates with such a loss whose record certainly lacks the log-probs; ``of_inputs``: as do inputs."""
-    for update in filter(trains, graph.calls):
+    for update in filter(declares_training, graph.calls):
         columns = (stored_column(graph, Ref(ref.node, REFERENCE_COLUMN)) for ref in update.refs if ref.column is None)
         if kl(update) and any(col == Constant(None) or (of_inputs and _is_input(graph, col)) for col in columns):
             yield update

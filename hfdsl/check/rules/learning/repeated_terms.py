@@ -79,9 +79,8 @@ def references_hold_once(context: Context) -> Iterator[Finding]:
         if not isinstance(node.op, FunctionCall) or not node.op.signature.is_ready_made:
             continue
         charged = call_numbers(node).get("kl", 0.0) if node.label in PENALTIES else 0.0
-        update = next(
-            (update for update in updates_after(graph, node) if kl(update) and _reads_reference(context, update)), None
-        )
+        updates = updates_after(context.program, node)
+        update = next((update for update in updates if kl(update) and _reads_reference(context, update)), None)
         if charged and update is not None:
             yield Finding(
                 "HF343",
@@ -96,4 +95,5 @@ def references_hold_once(context: Context) -> Iterator[Finding]:
 def _reads_reference(context: Context, update: Node) -> bool:
     """Whether an update certainly gets the log-probs of a reference."""
     columns = (Ref(ref.node, REFERENCE_COLUMN) for ref in update.refs if ref.column is None)
-    return trains(update) and any(isinstance(stored_column(context.program.graph, column), Ref) for column in columns)
+    program = context.program
+    return trains(program, update) and any(isinstance(stored_column(program.graph, ref), Ref) for ref in columns)

@@ -68,7 +68,7 @@ def critics_learn_the_returns_of_advantages(context: Context) -> Iterator[Findin
 def _rewards_for_returns(program: Program) -> Iterator[Finding]:
     """The updates of critics that get the rewards of tokens, of which the advantages over their values make returns."""
     values = list(value_calls(program))
-    updates = update_lines(program.graph) if values else []
+    updates = update_lines(program) if values else []
     critics = {call.role for call in values}
     estimates = {node.id: node for update in updates if update.role not in critics for node in _makers(program, update)}
     for critic_update in (update for update in updates if update.role in critics):
@@ -103,7 +103,7 @@ def _estimates(program: Program) -> Iterator[Estimates]:
     """The estimates over the values of one call of a critic, one for the critic and another for a policy."""
     values = list(value_calls(program))
     critics = {call.role for call in values}
-    updates = update_lines(program.graph) if critics else []
+    updates = update_lines(program) if critics else []
     makers = {node.id: _makers(program, node) for node in updates}
     for critic_update in (update for update in updates if update.role in critics):
         own_values = {call.id for call in values if call.role == critic_update.role}

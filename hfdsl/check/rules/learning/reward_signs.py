@@ -18,7 +18,7 @@ from typing import Final
 
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import sampling_calls, trains, updates_after
+from hfdsl.check.dependences import sampling_calls, training_calls, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.interpretation import PolicyInterpretation
 from hfdsl.check.losses.names import REFERENCE
@@ -36,7 +36,7 @@ def rewards_have_their_signs(context: Context) -> Iterator[Finding]:
     """HF353: rewards of a user's function do not rise with the KL to a reference."""
     program, reported = context.program, set[object]()
     for node in program.graph.nodes if not program.graph.misuses else ():
-        update = next(updates_after(program.graph, node), None) if isinstance(node.op, FunctionCall) else None
+        update = next(updates_after(program, node), None) if isinstance(node.op, FunctionCall) else None
         for name, term in _raised(program, node) if update is not None else ():
             if update is not None and term.place not in reported:
                 reported.add(term.place)
@@ -68,7 +68,7 @@ def _raised(program: Program, node: Node) -> Iterator[tuple[str, Quantity]]:
 
 def _of_others(program: Program, node: Node, policies: set[str]) -> Iterator[str]:
     """The columns that are neither log-probs that a policy sampled with nor those of a frozen model."""
-    trained = {update.role for update in filter(trains, program.graph.calls)}
+    trained = {update.role for update in training_calls(program)}
     for column in program.origins.columns(node.id):
         stored = stored_column(program.graph, column.ref)
         maker = program.graph.nodes[stored.node] if isinstance(stored, Ref) else node

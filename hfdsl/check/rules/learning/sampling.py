@@ -68,7 +68,7 @@ def equal_responses(program: Program) -> Iterator[EqualResponses]:
         compared = dependences.of_node(node.id)
         if not isinstance(node.op, FunctionCall) or signature.group_size < 2 or not compared or compared - on_copies:
             continue
-        if any(updates_after(graph, node)):
+        if any(updates_after(program, node)):
             for call in sorted(compared - reported):
                 reported.add(call)
                 yield EqualResponses(graph.nodes[call], graph.nodes[call].role, why[call], node)

@@ -38,10 +38,10 @@ from hfdsl.graph.program import FunctionCall, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span, definition_span
 
-DISCOUNT: Final = re.compile(r"(.*_)?(decay|discount|gamma|lam|lambda|lmbda)(_.*)?")
+DISCOUNT: Final = re.compile(r"(.*_)?(decay|discount|gamma|lam|lambda|lmbda)(_.*)?", re.IGNORECASE)
 """The names of discounts."""
 
-DECAY: Final = re.compile(r"(gae_)?(lam|lambda|lmbda)(_|_gae)?")
+DECAY: Final = re.compile(r"(gae_)?(lam|lambda|lmbda)(_|_gae)?", re.IGNORECASE)
 """The names of the decay of an estimate, which is no discount of values."""
 
 ESTIMATE: Final = re.compile(r"(.*_)?(adv|advs|advantages?|gaes?|returns?|rewards_to_go)(_.*)?")
@@ -71,7 +71,7 @@ def estimates_add_up_later_steps(context: Context) -> Iterator[Finding]:
     """HF363: advantages and returns are sums over later steps, discounted by their formula."""
     program, reported = context.program, set[Span]()
     for node, signature in program.graph.bodies if not program.graph.misuses else ():
-        update = next(updates_after(program.graph, node), None) if not signature.is_ready_made else None
+        update = next(updates_after(program, node), None) if not signature.is_ready_made else None
         for mistake in _mistakes(program, node, signature) if update is not None else ():
             if mistake.place in reported or update is None:
                 continue

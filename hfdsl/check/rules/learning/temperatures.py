@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import sampling_calls, trains, updates_after
+from hfdsl.check.dependences import sampling_calls, training_calls, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.check.role_links import linked_roles, role_links
@@ -78,7 +78,7 @@ def different_temperatures(program: Program) -> Iterator[DifferentTemperatures]:
 def _sampled(program: Program) -> Iterator[tuple[str, str]]:
     """The policies that learn, and the roles with their weights that sampled what they learn from."""
     links = role_links(program)
-    for update in filter(trains, program.graph.calls):
+    for update in training_calls(program):
         for call in sampling_calls(program, update):
             if isinstance(call.op, RoleCall) and update.role in linked_roles(links, call.op.role):
                 yield update.role, call.op.role
@@ -86,12 +86,12 @@ def _sampled(program: Program) -> Iterator[tuple[str, str]]:
 
 def compared_roles(program: Program) -> Iterator[tuple[str, str]]:
     """The policies that learn, and the roles whose log-probs a ready update or function before it compares."""
-    learning = {node.role for node in filter(trains, program.graph.calls)}
+    learning = {node.role for node in training_calls(program)}
     for node, signature in program.graph.bodies:
         if not signature.is_ready_made or signature.name in TEACHERS:
             continue
         scored = dict.fromkeys(role for role in _scorers(program, node) if role not in learning)
-        for update in updates_after(program.graph, node) if scored else ():
+        for update in updates_after(program, node) if scored else ():
             yield from ((update.role, role) for role in scored)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from hfdsl.check.constructor_types import annotations_one_by_one
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains
+from hfdsl.check.dependences import training_calls, trains
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, call_numbers
 from hfdsl.check.rules.learning.ratios import effects, forms_none
@@ -47,22 +47,23 @@ TEMPERATURE = "sample at about 1 to learn; for the likeliest tokens call generat
 
 def numbers_are_usual(context: Context) -> Iterator[Finding]:
     """HF947: numbers of losses and of calls before an update are not far above what is usual."""
-    graph, reported, seen = context.program.graph, set[object](), set[object]()
+    program, graph = context.program, context.program.graph
+    reported, seen = set[object](), set[object]()
     for node, signature in graph.bodies if not graph.misuses else ():
         call_key = node.span, *(id(operand.value) for _, operand in node.arguments if isinstance(operand, Constant))
         if call_key in seen:
             continue  # another turn of a loop
         seen.add(call_key)
-        for text, port, usual in (*_of_losses(node), *_of_ports(node, signature)):
+        for text, port, usual in (*_of_losses(program, node), *_of_ports(node, signature)):
             place = Label(argument_span(node.span, signature, port))
             if (place.span, text) not in reported:
                 reported.add((place.span, text))
                 yield Finding("HF947", text, place, notes=(usual.effect,) if usual.effect else ())
 
 
-def _of_losses(node: Node) -> Iterator[tuple[str, str, Usual]]:
+def _of_losses(program: Program, node: Node) -> Iterator[tuple[str, str, Usual]]:
     """The unusual numbers of the losses that an update gets, each with the port of its loss."""
-    for port, operand in node.arguments if trains(node) else ():
+    for port, operand in node.arguments if trains(program, node) else ():
         loss = operand.value if isinstance(operand, Constant) else None
         kind: Any = type(loss)
         for name, annotation in annotations_of(kind).items() if is_dataclass(loss) else ():
@@ -105,7 +106,7 @@ def _usual_numbers(body: Callable[..., Any]) -> Mapping[str, Usual]:
 def rates_suit_saved_weights(context: Context) -> Iterator[Finding]:
     """HF947: the learning rate of a role with saved weights does not overwrite them."""
     program = context.program
-    first = {node.role: node for node in reversed(program.graph.calls) if trains(node)}
+    first = {node.role: node for node in reversed(training_calls(program))}
     for role, update in first.items():
         place = program.placement(update)
         learning = role_facts.learning.of(place)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains
+from hfdsl.check.dependences import training_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.protocols import role_facts
@@ -97,7 +97,7 @@ def lost_steps(role: str, learning: Learning) -> str:
 
 def _trained(program: Program) -> Iterator[tuple[str, Learning, Label, Label]]:
     """The roles that the dataflow trains and that state how they learn, with the first update and their place."""
-    first = {node.role: node for node in reversed(program.graph.calls) if trains(node)}
+    first = {node.role: node for node in reversed(training_calls(program))}
     for role, update in first.items():
         place = program.placement(update)
         learning = role_facts.learning.of(place)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import body_columns, nodes_from, trains, updates_after
+from hfdsl.check.dependences import body_columns, nodes_from, training_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.rules.learning.critics import values_tokens
@@ -29,6 +29,8 @@ from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_float_column
+from hfdsl.protocols.register import registered_methods
+from hfdsl.protocols.state import effects_of
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import Bool
 
@@ -37,7 +39,7 @@ def critics_learn_returns(context: Context) -> Iterator[Finding]:
     """HF729: what a critic learns is made of more than its own values."""
     program, reported = context.program, set[object]()
     critics = {node.role for node in value_calls(program)}
-    for update in filter(trains, program.graph.calls) if critics and not program.graph.misuses else ():
+    for update in training_calls(program) if critics and not program.graph.misuses else ():
         if update.role not in critics or update.span in reported:
             continue
         columns = [column for column in program.origins.columns(update.id) if is_float_column(column.spec)]
@@ -68,7 +70,7 @@ def advantages_have_the_values_from_before(context: Context) -> Iterator[Finding
         updates = [node for node, _ in makers.updates if node.role == first.role and node.id in after_first]
         for values in others:
             update = next((e for e in updates if e.id < values.id and makers.reads_rows_of(values, e)), None)
-            later = list(updates_after(program.graph, values)) if update is not None else []
+            later = list(updates_after(program, values)) if update is not None else []
             if update is None or not later or values.span in reported or any(e.role == first.role for e in later):
                 continue
             reported.add(values.span)
@@ -85,13 +87,28 @@ def advantages_have_the_values_from_before(context: Context) -> Iterator[Finding
 def value_calls(program: Program) -> Iterator[Node]:
     """The calls of critics that give values."""
     for node in program.graph.calls:
-        if effects(node, "reads") and values_tokens(node, program.graph.roles[node.role]):
+        if _reads_weights(program, node) and values_tokens(node, program.graph.roles[node.role]):
             yield node
+
+
+def _reads_weights(program: Program, node: Node) -> bool:
+    """Whether a call computes with the weights of its role: by what it declares, or because its role declares nothing.
+
+    Of such a role, whatever does not train it computes with what others of its calls train.
+    """
+    if effects(node, "reads"):
+        return True
+    role = program.role_class(node.role) if isinstance(node.op, RoleCall) else None
+    if role is None or any(effects_of(getattr(role, method)) for method in registered_methods(role)):
+        return False
+    return not trains(program, node) and any(call.role == node.role for call in training_calls(program))
 
 
 def _gives_values(maker: Node, update: Node) -> bool:
     """Whether a call gives the values of the critic that an update trains."""
     states = {effect.state for effect in effects(update, "writes")}
+    if not states and not effects(maker, "reads"):
+        return maker.role == update.role
     return maker.role == update.role and any(effect.state in states for effect in effects(maker, "reads"))
 
 

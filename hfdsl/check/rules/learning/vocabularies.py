@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import trains
+from hfdsl.check.dependences import training_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
 from hfdsl.check.rules.weights.copied_models import has_other_shapes
@@ -38,7 +38,7 @@ def readers_have_the_vocabulary(context: Context) -> Iterator[Finding]:
     copies = {sync.target.role for sync in syncs if has_other_shapes(sync)}  # HF732 names a parameter
     vocabularies = {role: size for role, size in sizes.items() if size is not None and role not in copies}
     first, reported = dict[int | Operand, Node](), set[tuple[str, str]]()
-    trained = {node.role for node in program.graph.calls if trains(node)}
+    trained = {node.role for node in training_calls(program)}
     if len(set(vocabularies.values())) < 2:
         return
     reads = sorted(_readers(program), key=lambda pair: not _is_sampled(program, pair[0]))

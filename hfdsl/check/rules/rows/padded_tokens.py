@@ -55,7 +55,7 @@ def padding_is_no_token(context: Context) -> Iterator[Finding]:
         if body in seen or signature.is_ready_made or is_decorated(body) or not ready | masked:
             continue
         seen.add(body)
-        definition, update = definition_of(body), next(updates_after(graph, node), None)
+        definition, update = definition_of(body), next(updates_after(context.program, node), None)
         if definition is None or update is None:
             continue
         repeated = _repeated_columns(context.program, node)

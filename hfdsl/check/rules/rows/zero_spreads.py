@@ -41,9 +41,9 @@ DECISIONS: Final = (ast.If, ast.IfExp, ast.Assert, ast.Compare, ast.Try, ast.Whi
 
 def divisors_are_not_zero(context: Context) -> Iterator[Finding]:
     """HF357: a body does not divide by the deviation of groups alone."""
-    seen, graph = set[object](), context.program.graph
+    seen, program, graph = set[object](), context.program, context.program.graph
     for node, signature in graph.bodies:
-        if signature.body in seen or trains(node) or is_decorated(signature.body) or _filtered(graph, node):
+        if signature.body in seen or trains(program, node) or is_decorated(signature.body) or _filtered(graph, node):
             continue
         if isinstance(signature.rows, Grouped) and signature.rows.n == 1:
             continue  # HF314
