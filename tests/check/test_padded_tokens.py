@@ -449,6 +449,25 @@ def in_a_mask_of_its_own(mask: bool_[B, Own], action_mask: bool_[B, Own], scores
     return OwnRewards(reward=rewards)
 
 
+KL = 0.05
+
+
+@hf.function
+def after_a_penalty(responses: Written, scores: Scores) -> OwnRewards:
+    log_probs = responses.log_probs.tensor
+    rewards = -KL * (log_probs.exp() - log_probs)
+    rewards[:, -1] += scores.score.tensor
+    return OwnRewards(reward=rewards)
+
+
+@hf.function
+def after_a_penalty_where_it_ends(responses: Written, scores: Scores) -> OwnRewards:
+    log_probs = responses.log_probs.tensor
+    rewards = -KL * (log_probs.exp() - log_probs)
+    rewards[:, -1] += scores.score.tensor * responses.response_mask.tensor[:, -1]
+    return OwnRewards(reward=rewards)
+
+
 @hf.function
 def where_it_ends(responses: Written, scores: Scores) -> OwnRewards:
     return OwnRewards(reward=token_rewards(scores.score.tensor, responses.response_mask.tensor))
@@ -495,7 +514,9 @@ def own_codes(function: Any, *, to_the_end: bool = False) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    "function", [at_the_end, after_another_mask, in_a_mask_of_its_own], ids=lambda function: function.__name__
+    "function",
+    [at_the_end, after_another_mask, after_a_penalty, in_a_mask_of_its_own],
+    ids=lambda function: function.__name__,
 )
 def test_a_mask_says_that_dims_of_the_users_have_padding(function: Any) -> None:
     assert own_codes(function) == ("HF355",)
@@ -504,7 +525,14 @@ def test_a_mask_says_that_dims_of_the_users_have_padding(function: Any) -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [where_it_ends, if_it_was_cut, without_a_mask, beside_a_mask_of_prompts, less_a_mean],
+    [
+        where_it_ends,
+        after_a_penalty_where_it_ends,
+        if_it_was_cut,
+        without_a_mask,
+        beside_a_mask_of_prompts,
+        less_a_mean,
+    ],
     ids=lambda function: function.__name__,
 )
 def test_numbers_in_dims_of_the_users(function: Any) -> None:

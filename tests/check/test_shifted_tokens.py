@@ -69,6 +69,12 @@ WRONG = {
     "for rows in np.array_split(np.random.permutation(len(ids)), 2):\n"
     "    part = {name: column[rows] for name, column in columns.items()}\n"
     "    parts.append(selected(self.model(part['ids']).logits, part['ids']))\nlog_probs = torch.cat(parts)",
+    "labels of which some are ignored": LOGITS
+    + (
+        "labels = ids.clone()\nlabels[~rollout.attention_mask.tensor] = -100\n"
+        "losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction='none')\n"
+        "log_probs = -losses.view(len(ids), -1)"
+    ),
     "all": LOGITS + "log_probs = logits.log_softmax(-1).gather(-1, ids[..., None])[..., 0]",
     "a helper": LOGITS + "log_probs = selected(logits, ids)",
     "a method": "out = self.model(input_ids=ids, attention_mask=rollout.attention_mask.tensor)\n"
@@ -88,7 +94,16 @@ WRONG = {
     "in parts": "parts = []\nfor part in ids.split(1):\n    logits = self.model(part).logits\n"
     "    parts.append(selected(logits, part))\nlog_probs = torch.cat(parts)",
 }
+LABELS = (
+    "labels = ids.clone()\nlabels[~rollout.attention_mask.tensor] = -100\nlabels[:, :1] = -100\n"
+    "losses = F.cross_entropy({logits}.flatten(0, 1), {labels}.flatten(), ignore_index=-100, reduction='none')\n"
+    "log_probs = -losses.view(len(ids), -1)"
+)
 RIGHT = {
+    "labels of which some are ignored": LOGITS + LABELS.format(logits="logits[:, :-1]", labels="labels[:, 1:]"),
+    "labels in which tokens are put elsewhere": LOGITS
+    + "labels = ids.clone()\nlabels[:, :-1] = ids[:, 1:]\nlosses = F.cross_entropy(logits[:, :-1].flatten(0, 1), "
+    "labels[:, :-1].flatten(), reduction='none')\nlog_probs = -losses.view(len(ids), -1)",
     "shuffled rows": "parts = []\nfor rows in torch.randperm(len(ids)).split(1):\n"
     "    parts.append(selected(self.model(ids[rows]).logits[:, -n - 1 : -1], ids[rows, -n:]))\n"
     "log_probs = torch.cat(parts)",

@@ -26,7 +26,7 @@ from hfdsl.types.dtypes import Bool
 VOCABULARY: Final = "hfdsl.rl.batches"
 """The module of the ready records, whose names mean the same in all of them."""
 
-MASKS: Final = re.compile(r"(.*_)?(actions?|answers?|completions?|generated|outputs?|responses?)_mask")
+MASKS: Final = re.compile(r"(.*_)?(actions?|answers?|completions?|gen|generated|outputs?|resp|responses?)_mask")
 """The names of columns that say which tokens of a padded response are there."""
 
 ONES_MAKERS: Final = functions("full full_like new_full new_ones ones ones_like")

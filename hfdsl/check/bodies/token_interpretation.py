@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from hfdsl.check.bodies.calls import bound_arguments, call_name
 from hfdsl.check.bodies.flow import ENDS, IN_PLACE, FlowInterpretation
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
-from hfdsl.check.bodies.names import last_name
+from hfdsl.check.bodies.names import last_name, value_of
 from hfdsl.check.bodies.padded_columns import (
     columns_with_width,
     has_width,
@@ -206,7 +206,8 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
     def set_column(self, name: str, index: ast.expr, part: ast.expr) -> None:
         """Set a part of a tensor: a number of each response in the last column is a mistake."""
         tensor, value = self.names.get(name), self.value(part)
-        if isinstance(tensor, TokenTensor) and _is_last_column(index) and value == PerResponse():
+        is_of_tokens = isinstance(tensor, (TokenTensor, RepeatedTokens))
+        if is_of_tokens and _is_last_column(index) and value == PerResponse():
             effect = (
                 f"puts '{ast.unparse(part)}' in the last column of '{name}', not at the last token: no token of a "
                 "shorter response gets it"
@@ -247,6 +248,8 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
                 return value
             case ast.Constant(int() | float()) | ast.Attribute(ast.Name("torch")):
                 return 1.0
+            case ast.Name(name) if name not in self.names and not self.scope.sets(name):
+                return 1.0 if isinstance(value_of(self.body, name), (int, float)) else None
             case ast.Attribute(source, "shape"):
                 return self.value(source)
         return super().value(node)

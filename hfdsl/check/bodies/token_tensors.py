@@ -41,7 +41,10 @@ class TokenTensor:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedTokens:
-    """A number for each token and its padding, which may be one number for all of a response."""
+    """A number for each token and its padding, which may be one number for all of a response.
+
+    Those computed of several columns have no name.
+    """
 
     column: str
 
@@ -89,8 +92,8 @@ def combined(*values: TokenValue) -> TokenValue:
     """
     values = tuple(value if isinstance(value, TokenNumber) else None for value in values)
     numbers = [value for value in values if not isinstance(value, float)]
-    if len(numbers) == 1 and isinstance(numbers[0], RepeatedTokens):
-        return numbers[0]
+    if numbers and all(isinstance(number, RepeatedTokens) for number in numbers):
+        return numbers[0] if len(numbers) == 1 else RepeatedTokens("")
     values = tuple(None if isinstance(value, RepeatedTokens) else value for value in values)
     masked = any(value is None or getattr(value, "masked", False) for value in values)
     tokens = [value for value in values if isinstance(value, TokenTensor)]

@@ -9,8 +9,8 @@ A worked example; only the last line is right::
 
 Both sides have one length, so the rule compares where they end. It follows tokens from columns of integers to a model
 that gives ``.logits``, as those of transformers do, or that the role samples the next token with, and to what picks
-their log-probs. It is silent where tokens are put back together, rolled or written into, and about a model that does
-not get the tokens as they are.
+their log-probs. It is silent where tokens are put back together, rolled or written into, other than one number for
+labels to ignore, and about a model that does not get the tokens as they are.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Logits:
     tokens: TokenPositions
 
 
-AlignedValue: TypeAlias = TokenPositions | ModelOutput | Logits | Indices | tuple[Any, ...] | dict[str, Any] | None
+AlignedValue: TypeAlias = (
+    TokenPositions | ModelOutput | Logits | Indices | Literal["number"] | tuple[Any, ...] | dict[str, Any] | None
+)
 """The abstract value of an expression; None if unknown, a tuple for several, and a dictionary for one."""
 
 
@@ -170,6 +172,17 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
             return value
         return _laid_out(value, "" if _tokens(value).layout == "parts" else "moved")
 
+    def set_part(self, value: AlignedValue, part: AlignedValue) -> AlignedValue:
+        """Tokens after some have been set: to one number, they are filled, and the others stay where they are."""
+        return replace(value, is_filled=True) if isinstance(value, TokenPositions) and part == "number" else None
+
+    def value(self, node: ast.expr) -> AlignedValue:
+        """The value of an expression: also a literal number."""
+        match node:
+            case ast.Constant(int()) | ast.UnaryOp(ast.USub(), ast.Constant(int())):
+                return "number"
+        return super().value(node)
+
     def of_column(self, spec: ColumnSpec, path: str) -> AlignedValue:
         """Tokens of each row."""
         return TokenPositions(path) if is_token_column(spec) and len(spec.dims) == 2 else None
@@ -241,7 +254,7 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         dim = operation.named.get("dim", operation.positional[0] if operation.positional else None)
         if dim is None or ast.unparse(dim) not in ("1", "-1") or not isinstance(parts, (ast.List, ast.Tuple)):
             return None
-        values = [self.value(part) for part in parts.elts]
+        values: list[AlignedValue] = [self.value(part) for part in parts.elts]
         return values[-1] if values and all(isinstance(value, TokenPositions) for value in values) else None
 
 
