@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from hfdsl.check.bodies.generation import GREEDY_OPTIONS, greedy_option
+from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import Program, dims_of
+from hfdsl.check.program import Program, dims_of, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat, RoleCall
 from hfdsl.protocols import role_facts
@@ -41,7 +43,8 @@ def responses_of_a_prompt_differ(context: Context) -> Iterator[Finding]:
     """HF725: responses to a prompt that an update compares are not all the same."""
     for equal in equal_responses(context.program):
         place = context.program.placement(equal.generate)
-        placed = [Label(place.span, "configured here")] if place is not None and equal.why != GREEDY else []
+        is_configured = equal.why not in (GREEDY, *GREEDY_OPTIONS.values())
+        placed = [Label(place.span, "configured here")] if place is not None and is_configured else []
         yield Finding(
             "HF725",
             equal.message,
@@ -75,10 +78,19 @@ def equal_responses(program: Program) -> Iterator[EqualResponses]:
 
 
 def _greedy_or(program: Program, call: Node, fact: RoleFact[str | None]) -> str | None:
-    """``GREEDY``, or what the role of a call states."""
+    """``GREEDY``, an option that a method writes, or what the role of a call states."""
     if dict(call.arguments).get("greedy") == Constant(True):
         return GREEDY
-    return fact.of(program.placement(call))
+    return _written_option(program, call) or fact.of(program.placement(call))
+
+
+def _written_option(program: Program, call: Node) -> str | None:
+    """The option by which the user's own method that a call runs chooses the likeliest tokens."""
+    signature = signature_of(call)
+    if signature is None or signature.is_ready_made or not isinstance(call.op, RoleCall):
+        return None
+    method = methods_of(program.role_class(call.role)).get(call.method)
+    return None if method is None else greedy_option(method.definition)
 
 
 def chooses_tokens(program: Program, call: Node) -> bool:
@@ -128,7 +140,7 @@ def rollouts_are_of_the_whole_distribution(context: Context) -> Iterator[Finding
     for truncated in truncated_responses(context.program):
         place = context.program.placement(truncated.generate)
         labels = [Label(truncated.generate.span, "samples"), Label(truncated.update.span, "learns from that")]
-        if place is not None and truncated.how != GREEDY:
+        if place is not None and truncated.how not in (GREEDY, *GREEDY_OPTIONS.values()):
             labels.insert(0, Label(place.span, truncated.how))
         yield Finding("HF727", truncated.message, labels[0], tuple(labels[1:]), notes=(WHOLE_DISTRIBUTION,))
 
