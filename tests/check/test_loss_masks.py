@@ -117,6 +117,24 @@ PROMPTS = {
     + "parts = []\nfor r, g, m in zip(ratio.split(1), gain.split(1), mask.split(1)):\n"
     + "    parts.append(-(r * g * m).sum() / m.sum())\nloss = torch.stack(parts).mean()",
 }
+LEARNED = "mask = experience.loss_mask.tensor[:, 1:]\n"
+REST = {
+    "a difference": LEARNED + "rest = 1 - mask.float()\nloss = -(ratio * gain * rest).sum() / rest.sum()",
+    "an operator": LEARNED + "loss = average(-ratio * gain, ~mask)",
+    "a comparison": LEARNED + "loss = masked_mean(-ratio * gain, mask == 0)",
+    "a function": LEARNED + "loss = -(ratio * gain * mask.logical_not()).sum(-1).mean()",
+    "in the loss": LEARNED + "m = mask.to(ratio.dtype)\nloss = -(ratio * gain * (1.0 - m)).mean()",
+}
+BOTH = {
+    "a complement of a complement": LEARNED
+    + "rest = 1 - mask.float()\nloss = -(ratio * gain * (1 - rest)).sum() / mask.sum()",
+    "not twice": LEARNED + "rest = ~mask\nloss = average(-ratio * gain, ~rest)",
+    "a mask of what is left out": LEARNED
+    + "prompt_mask = ~mask\nloss = average(-ratio * gain, 1 - prompt_mask.float())",
+    "zeros elsewhere": LEARNED + "loss = (-ratio * gain).masked_fill(~mask, 0.0).sum() / mask.sum()",
+    "a term of the others for metrics": LEARNED
+    + "self.last = average(ratio * gain, ~mask).item()\nloss = average(-ratio * gain, mask)",
+}
 RIGHT = {
     "responses": RESPONSE + TAKES + AVERAGE,
     "responses, shifted": "mask = experience.loss_mask.tensor[:, 1:]\n" + AVERAGE,
@@ -274,6 +292,20 @@ def test_prompts_in_a_loss_are_reported(tmp_path: Path, name: str) -> None:
     module = program(tmp_path, PROMPTS[name])
     assert learns_prompts(module)
     assert codes(module) == ("HF364",)
+
+
+@pytest.mark.parametrize("name", REST)
+def test_a_loss_of_all_but_the_responses_is_reported(tmp_path: Path, name: str) -> None:
+    module = program(tmp_path, REST[name])
+    assert learns_prompts(module)
+    assert codes(module) == ("HF364",)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_complements_that_are_undone_are_not(tmp_path: Path, name: str) -> None:
+    module = program(tmp_path, BOTH[name])
+    assert not learns_prompts(module)
+    assert codes(module) == ()
 
 
 @pytest.mark.parametrize("name", ["a shifted mask", "each sequence", "a policy gradient", "parts"])

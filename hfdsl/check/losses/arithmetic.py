@@ -6,6 +6,7 @@ A worked example, of log-probs ``now`` and ``old``, advantages ``gains`` and a `
     gains - gains.mean()                            advantages
     torch.sub(loss, kl, alpha=0.1)                  the loss less a tenth of the KL
     (loss * mask).sum() / mask.sum()                the loss, divided by the tokens
+    1 - mask                                        a mask of the others
     loss / (ours - theirs)                          nothing: the divisor may be negative
 """
 
@@ -15,6 +16,7 @@ from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.losses import terms
 from hfdsl.check.losses.frames import CallFrame
 from hfdsl.check.losses.functions import is_hardly_negative
+from hfdsl.check.losses.masks import complemented
 from hfdsl.check.losses.terms import PolicyValue, Quantity
 
 
@@ -30,7 +32,7 @@ def arithmetic_result(operation: Operation[PolicyValue], _: CallFrame) -> Policy
         case "add":
             return terms.added(source, other)
         case "sub" | "subtract":
-            return terms.added(source, terms.negative(other))
+            return complemented(operation) or terms.added(source, terms.negative(other))
         case "mul" | "multiply":
             return terms.product(source, other)
         case "div" | "true_divide" if isinstance(divisor, Quantity) and divisor.kind == "number":

@@ -6,6 +6,7 @@ A worked example, of a record with the masks of prompts with responses, and of r
     labels = ids[:, 1:].masked_fill(prompt, -100)       masked by something that is unknown
     loss = (now * mask).sum() / mask.sum()              divided by the tokens
     loss = (now * mask).mean()                          divided by tokens and padding
+    rest = now * (1 - mask)                             masked by the complement of 'mask'
 
 Whatever takes some tokens, by an index, a test or labels, may leave out any.
 """
@@ -53,6 +54,35 @@ def tested(operation: Operation[PolicyValue]) -> PolicyValue:
     return POSITIVE.masked(*(SOME if is_unknown else getattr(operation.source, "masks", ())))
 
 
+COMPLEMENT: Final = "~"
+"""The end of the name of a mask that leaves out what the column of this name marks."""
+
+FALSE: Final = frozenset({("bitwise_not",), ("eq", "0"), ("eq", "False"), ("logical_not",), ("lt", "1")})
+"""Functions that are true where a mask is not."""
+
+
+def complement(masks: frozenset[str]) -> frozenset[str]:
+    """The mask that leaves out what another one marks; unknown of several masks, or of one that is no column.
+
+    >>> complement(frozenset({"rollout.mask"}))
+    frozenset({'rollout.mask~'})
+    """
+    if len(masks) != 1 or masks & {*PARTS, SELECTION}:
+        return SOME
+    [mask] = masks
+    return frozenset([mask.removesuffix(COMPLEMENT) if mask.endswith(COMPLEMENT) else f"{mask}{COMPLEMENT}"])
+
+
+def complemented(operation: Operation[PolicyValue]) -> PolicyValue:
+    """The result of ``1 - mask``; None for other differences."""
+    other = operation.others[0] if operation.others else None
+    match operation.node:
+        case ast.BinOp(ast.Constant(value=1), ast.Sub(), _):
+            is_mask = isinstance(other, Quantity) and other.kind == "number" and other.masks and not other.statistic
+            return POSITIVE.masked(*complement(other.masks)) if isinstance(other, Quantity) and is_mask else None
+    return None
+
+
 def takes_some(operation: Operation[PolicyValue]) -> bool:
     """Whether a function takes some numbers of a tensor, or puts others among them."""
     arguments = [*operation.positional, *operation.named.values()]
@@ -78,6 +108,8 @@ def masks_of_test(operation: Operation[PolicyValue]) -> frozenset[str]:
         return SOME
     others = [*operation.positional, *getattr(operation.node, "comparators", ())]
     values = [ast.unparse(other) for other in others]
+    if source.kind == "number" and source.masks and (function, *values) in FALSE:
+        return complement(source.masks)
     is_true = source.kind == "number" and (function, *values) in TRUE
     return source.masks if is_true or (source.kind, function) == ("tokens", "ne") else SOME
 

@@ -7,6 +7,7 @@ A worked example, an update on prompts and responses, one behind the other::
     mask = experience.response_mask.tensor
     kl = (gap.exp() - gap - 1) * mask
     loss = -(ratio * gain * mask).sum() / mask.sum() + kl.mean()  HF355: a KL over tokens and padding
+    loss = -(ratio * gain * (1 - mask)).mean()                    HF364: learns everything else
     ratio = ((now - old) * mask).mean(-1).exp()                   HF355: closer to 1 the more padding there is
 
 A mean of masked numbers alone is the sum over a constant, as in Dr. GRPO: columns have one width. As in the rule on
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from hfdsl.check.bodies.kept_attributes import methods_of
@@ -24,7 +26,8 @@ from hfdsl.check.bodies.padded_columns import MASKS, columns_with_width, is_mask
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.collected import Collected
-from hfdsl.check.losses.terms import Quantity, is_everywhere, is_surrogate, terms_of
+from hfdsl.check.losses.masks import COMPLEMENT
+from hfdsl.check.losses.terms import BEGINNING, Quantity, is_everywhere, is_surrogate, terms_of
 from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -59,7 +62,8 @@ def losses_are_of_responses(context: Context) -> Iterator[Finding]:
         body = interpreted_update(program, node)
         if signature is None or body is None or body.by_name:
             continue
-        for finding in (*_of_prompts(context, node, signature, body), *_of_other_counts(node, body)):
+        mistakes = (_of_prompts(context, node, signature, body), _of_the_rest(node, body), _of_other_counts(node, body))
+        for finding in chain.from_iterable(mistakes):
             if finding.primary.span not in reported:
                 reported.add(finding.primary.span)
                 yield finding
@@ -149,6 +153,24 @@ def _is_of_responses(path: str) -> bool:
 def _is_joined(spec: ColumnSpec) -> bool:
     """Whether the tokens of a column are those of several dims, such as prompts and responses."""
     return len({atom for atom in spec.dims[1].atoms if isinstance(atom, type)}) > 1
+
+
+def _of_the_rest(node: Node, body: Collected) -> Iterator[Finding]:
+    """The surrogates of a loss that learns the tokens which a mask of responses leaves out, and no others."""
+    for parts in _sums(body):
+        surrogates = [term for term in parts if is_surrogate(term)]
+        masks = frozenset[str]().union(*(term.masks for term in surrogates)) - {BEGINNING}
+        left_out = {mask.removesuffix(COMPLEMENT) for mask in masks if mask.endswith(COMPLEMENT)}
+        if masks and len(left_out) == len(masks) and any(map(_is_of_responses, left_out)):
+            mask = min(filter(_is_of_responses, left_out)).rpartition(".")[2]
+            yield Finding(
+                "HF364",
+                f"'{node.label}' trains on the tokens that '{mask}' leaves out, such as prompts and padding, and on "
+                "none that the policy sampled",
+                Label(surrogates[0].place, "at the other tokens"),
+                (Label(node.span, "called here"),),
+                notes=(f"multiply by {mask} itself: it is 1 at the tokens to learn",),
+            )
 
 
 # -- counts
