@@ -232,6 +232,7 @@ RULES: tuple[Rule | BySize, ...] = (
     ratio_bases.ratios_are_to_samplers,
     references.losses_have_their_reference,
     references.references_are_other_models,
+    references.references_are_kept_apart,
     critics.critics_learn,
     step_estimates.estimates_add_up_later_steps,
     value_targets.critics_learn_returns,

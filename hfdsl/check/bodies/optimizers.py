@@ -27,7 +27,7 @@ def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunctio
 
     An optimizer of something else than what the role keeps, such as of the noise that a call tunes, is left out.
     """
-    kept = frozenset(name for name, (function, call) in made_by_torch(code).items() if _of_role(function, call))
+    kept = frozenset(name for name, made in made_by_torch(code).items() if learned_attributes(*made))
     waiting, seen = [method], set[str]()
     while waiting:
         name = waiting.pop()
@@ -42,8 +42,8 @@ def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunctio
         seen.add(name)
 
 
-def _of_role(function: ReadFunction, call: ast.Call) -> bool:
-    """Whether an optimizer is of parameters that the role keeps, also under a name of the function that makes it."""
+def learned_attributes(function: ReadFunction, call: ast.Call) -> frozenset[str]:
+    """The attributes of the role that an optimizer gets the parameters of, also under a name of the constructor."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)][:1]
     match given:
         case [ast.Name(name)]:
@@ -51,11 +51,8 @@ def _of_role(function: ReadFunction, call: ast.Call) -> bool:
                 match node:
                     case ast.Assign([ast.Name(assigned)], value) if assigned == name:
                         given.append(value)
-    return any(
-        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-        for argument in given
-        for node in nodes_of(argument)
-    )
+    nodes = chain.from_iterable(map(nodes_of, given))
+    return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute) and variable(node))
 
 
 def is_step(call: ast.Call, optimizers: frozenset[str]) -> bool:

@@ -108,6 +108,14 @@ def code_of(role: type) -> RoleCode:
     return reader.code()
 
 
+def own_functions(code: RoleCode, role: type) -> list[ReadFunction]:
+    """The functions of a role's code that are methods of its class or of its bases, and of no object that it keeps."""
+    members = [member for base in role.__mro__ for member in vars(base).values()]
+    plain = (getattr(member, "__func__", getattr(member, "fget", member)) for member in members)
+    methods = {function for function in plain if isinstance(function, FunctionType)}
+    return [function for several in code.functions.values() for function in several if function.body in methods]
+
+
 @lru_cache(maxsize=256)
 def code_of_function(function: FunctionType) -> RoleCode:
     """The code of a function of a dataflow."""

@@ -11,7 +11,8 @@ The rule knows a reference by its name: a port ``ref`` or ``reference``, or a co
 columns in the record of an update. It knows a teacher in the same way; a policy with a hint in its prompt may be its
 own. The reference is the policy if the call that computed it reads the very state that a later update writes, or the
 state of the engine that samples for it. Two policies may be each other's references. The rule does not know a reference
-that follows the policy by a sync of its own, such as a moving average.
+that follows the policy by a sync of its own, such as a moving average. A role that keeps both models has to keep two:
+``bodies/shared_models.py`` says which attributes are one.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from hfdsl.check.bodies.optimizers import learned_attributes, made_by_torch
+from hfdsl.check.bodies.role_code import RoleCode, code_of
+from hfdsl.check.bodies.shared_models import shared_models
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import declares_training, sampling_calls, trains, updates_after
+from hfdsl.check.dependences import declares_training, sampling_calls, training_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.check.rules.learning.ratios import Makers, effects
-from hfdsl.check.sources import argument_span
+from hfdsl.check.sources import argument_span, span_of
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Operand, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_float_column, is_token_column
+from hfdsl.graph.spans import Span, definition_span
 
 REFERENCE_COLUMN = "ref_log_probs"
 """The column of the log-probs of a reference."""
@@ -84,6 +89,43 @@ def references_are_other_models(context: Context) -> Iterator[Finding]:
                 (Label(compares, f"used as those of a {kind}"), Label(update.span, "trains the same weights")),
                 notes=(TAUGHT_BY_ITSELF if kind == "teacher" else ITSELF,),
             )
+
+
+def references_are_kept_apart(context: Context) -> Iterator[Finding]:
+    """HF340: what a role that learns keeps as a reference is another model than the one that learns."""
+    program, reported = context.program, set[Span]()
+    for node in training_calls(program) if not program.graph.misuses else ():
+        role = program.role_class(node.role)
+        code = code_of(role)
+        learned = frozenset[str]().union(*(learned_attributes(*made) for made in made_by_torch(code).values()))
+        used = {name for function in code.reached(node.method) for name in function.names}
+        for shared in shared_models(code, role) if code.is_whole and not _may_exchange_weights(code) else ():
+            pair = {shared.attribute, shared.other}
+            references = [name for name in pair if NAMED.fullmatch(name.strip("_")) and "teacher" not in name]
+            place = span_of(definition_span(shared.function.body).file, shared.place)
+            if len(references) != 1 or learned.isdisjoint(pair) or not pair <= used or place in reported:
+                continue
+            [reference], [model] = references, pair.difference(references)
+            reported.add(place)
+            yield Finding(
+                "HF340",
+                f"'{node.label}' trains self.{model}, and self.{reference} is the same model: the policy is compared "
+                "with itself",
+                Label(place, "no copy"),
+                (Label(node.span, "trains it"),),
+                notes=(f"keep a copy: copy.deepcopy(self.{model}).eval().requires_grad_(False)",),
+            )
+
+
+EXCHANGES = re.compile(r".*(adapter|copy_|ema|functional_call|load_state_dict|lora|peft|swap).*")
+"""The names of what may give one model the weights of another, or leave its adapter out."""
+
+
+def _may_exchange_weights(code: RoleCode) -> bool:
+    """Whether code may compute with other weights of a model, other than in its checkpoints."""
+    functions = (function for several in code.functions.values() for function in several)
+    names = (name for f in functions if f.definition.name not in ("load_state", "state") for name in f.names)
+    return any(map(EXCHANGES.fullmatch, names))
 
 
 ITSELF = (
