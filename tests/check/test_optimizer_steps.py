@@ -209,3 +209,98 @@ def test_nothing_is_said_of_a_schedule_that_others_may_step(tmp_path: Path, cons
     body = WRONG["no schedule"][2] + ("self.second.step()" if "second" in constructor else "")
     module = program(tmp_path, constructor, body)
     assert "HF784" not in module.step.check(dims={module.B: 2}).codes
+
+
+HEADS = """
+import hfdsl as hf
+import torch
+from torch import nn
+
+class B(hf.Dim): ...
+
+class Rows(hf.Batch):
+    x: hf.f32[B]
+
+class Critic(hf.Worker):
+    def __init__(self) -> None:
+        self.model = nn.Linear(1, 4)
+        self.head = nn.Linear(4, 1)
+        nn.init.ones_(self.head.weight)
+        {optimizer}
+
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.model(x[:, None])).squeeze(-1)
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def update(self, rows: Rows) -> None:
+        x = rows.x.tensor
+        loss = (self.values(x) - 1.0).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_([*self.model.parameters(), *self.head.parameters()], 1.0)
+        self.optimizer.step()
+
+@hf.dataflow
+def step(rows: Rows, critic: Critic) -> None:
+    critic.update(rows)
+"""
+WITHOUT_HEAD = (
+    "self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)",
+    "parameters = [p for p in self.model.parameters()]\n        self.optimizer = torch.optim.SGD(parameters, 0.1)",
+)
+WITH_HEAD = (
+    "self.optimizer = torch.optim.SGD([*self.model.parameters(), *self.head.parameters()], 0.1)",
+    "parts = nn.ModuleList([self.model, self.head])\n        self.optimizer = torch.optim.SGD(parts.parameters(), 0.1)",
+    "self.optimizer = torch.optim.SGD([{'params': self.model.parameters()}, {'params': self.head.parameters()}], 0.1)",
+    (
+        "self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n"
+        "        self.optimizer.add_param_group({'params': self.head.parameters()})"
+    ),
+)
+MEANT = (
+    "self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n        self.head.requires_grad_(False)",
+    "self.head.weight.requires_grad = False\n        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)",
+)
+
+
+def head_learns(module: Any) -> bool:
+    """Whether an update changes the head."""
+    critic = module.Critic()
+    before = critic.head.weight.detach().clone()
+    critic.update(module.Rows(x=torch.tensor([1.0, 2.0])))
+    return not torch.equal(before, critic.head.weight)
+
+
+@pytest.mark.parametrize("optimizer", WITHOUT_HEAD)
+def test_a_head_that_no_optimizer_has_is_reported(tmp_path: Path, optimizer: str) -> None:
+    module = loaded(tmp_path, HEADS.format(optimizer=optimizer))
+    assert not head_learns(module)
+    assert module.step.check(dims={module.B: 2}).codes == ("HF784",)
+
+
+@pytest.mark.parametrize("optimizer", WITH_HEAD)
+def test_a_head_that_an_optimizer_has_is_not(tmp_path: Path, optimizer: str) -> None:
+    module = loaded(tmp_path, HEADS.format(optimizer=optimizer))
+    assert head_learns(module)
+    assert module.step.check(dims={module.B: 2}).codes == ()
+
+
+@pytest.mark.parametrize("optimizer", MEANT)
+def test_a_head_that_is_frozen_is_meant(tmp_path: Path, optimizer: str) -> None:
+    module = loaded(tmp_path, HEADS.format(optimizer=optimizer))
+    assert not head_learns(module)
+    assert module.step.check(dims={module.B: 2}).codes == ()
+
+
+def test_a_head_that_is_random_on_purpose_is_meant(tmp_path: Path) -> None:
+    text = HEADS.format(optimizer=WITHOUT_HEAD[0]).replace("self.head", "self.random_projection")
+    module = loaded(tmp_path, text)
+    assert module.step.check(dims={module.B: 2}).codes == ()
+
+
+def test_a_head_that_is_learned_by_hand_is_meant(tmp_path: Path) -> None:
+    by_hand = "self.optimizer.step()\n        for p in self.head.parameters(): p.data.sub_(0.1 * p.grad)"
+    text = HEADS.format(optimizer=WITHOUT_HEAD[0]).replace("self.optimizer.step()", by_hand)
+    module = loaded(tmp_path, text)
+    assert head_learns(module)
+    assert module.step.check(dims={module.B: 2}).codes == ()

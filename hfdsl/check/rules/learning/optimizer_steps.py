@@ -1,12 +1,13 @@
 """Optimizer steps: does each learn from the gradients of its own batch, and does its learning rate follow?
 
-Five ways to lose gradients without an error::
+Six ways to lose gradients without an error::
 
     loss.backward(); optimizer.step()                          and no zero_grad(): those of all batches add up
     loss.backward(); optimizer.zero_grad(); optimizer.step()   none are left
     for part in parts: optimizer.zero_grad(); ...backward()    only those of the last part are left
     optimizer.step(); clip_grad_norm_(...)                     clipped after they were used
     self.optimizer = Adam(self.model.parameters()); self.model = other     a step for a model that is gone
+    loss = self.head(self.model(ids)).mean()                   a head that no optimizer has
 
 The rule reads all code of a role's class (``role_code.py``), and says nothing where it cannot read some of it. In each
 block of statements it follows the order of these calls, up to a call that may do some of them elsewhere.
@@ -23,6 +24,7 @@ from hfdsl.check.bodies.kept_attributes import mentioned
 from hfdsl.check.bodies.optimizers import is_step, made_by_torch, optimizer_parameters, steps_of, variable
 from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, code_of
 from hfdsl.check.bodies.syntax import assigned_names
+from hfdsl.check.bodies.unlearned_modules import UnlearnedModule, unlearned_modules
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import span_of
@@ -71,10 +73,11 @@ def steps_have_their_gradients(context: Context) -> Iterator[Finding]:
     for node in program.graph.calls:
         if not node.role:
             continue
-        code = code_of(program.role_class(node.role))
+        role = program.role_class(node.role)
+        code = code_of(role)
         if not code.is_whole or next(steps_of(code, node.method), None) is None:
             continue
-        for function, mistake in _mistakes(code, node.method, called[node.role]):
+        for function, mistake in _mistakes(code, role, node.method, called[node.role]):
             if (function.definition, mistake.effect) not in seen:
                 seen.add((function.definition, mistake.effect))
                 yield _finding(node, function, mistake)
@@ -90,7 +93,9 @@ def _finding(node: Node, function: ReadFunction, mistake: StepMistake) -> Findin
     )
 
 
-def _mistakes(code: RoleCode, method: str, called: Sequence[str]) -> Iterator[tuple[ReadFunction, StepMistake]]:
+def _mistakes(
+    code: RoleCode, role: type, method: str, called: Sequence[str]
+) -> Iterator[tuple[ReadFunction, StepMistake]]:
     optimizers = made_by_torch(code)
     function, step = next(steps_of(code, method))
     if whole := _never([*code.reached("__init__", *called)], step):
@@ -101,6 +106,8 @@ def _mistakes(code: RoleCode, method: str, called: Sequence[str]) -> Iterator[tu
             yield reached, mistake
     yield from _replaced(code)
     yield from _never_stepped(code)
+    for module in unlearned_modules(code, role, method):
+        yield module.function, _unlearned(module)
 
 
 def _never(functions: Sequence[ReadFunction], step: ast.Call) -> StepMistake | None:
@@ -283,6 +290,16 @@ def _replaced(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:
                         f"make self.{name} after self.{part}",
                     ),
                 )
+
+
+def _unlearned(module: UnlearnedModule) -> StepMistake:
+    return StepMistake(
+        "HF784",
+        f"computes with self.{module.attribute}, and no optimizer has its parameters: they stay as they are",
+        module.place,
+        "never learns",
+        f"give the optimizer self.{module.attribute}.parameters(), too; or say requires_grad_(False)",
+    )
 
 
 def _never_stepped(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:

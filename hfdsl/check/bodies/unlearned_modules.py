@@ -1,0 +1,97 @@
+"""Unlearned modules: which new modules of a role does an update compute with, and no optimizer has?
+
+A worked example, in which the head stays random::
+
+    self.model, self.head = load(path), torch.nn.Linear(1024, 1)
+    self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+
+    loss = (self.head(self.model(ids)) - returns).square().mean()
+
+Code that freezes anything, or hands a module on to something else than an optimizer, may mean it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+from hfdsl.check.bodies.calls import NO_GRADIENT
+from hfdsl.check.bodies.optimizers import learned_attributes, made_by_torch, variable
+from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, own_functions
+from hfdsl.check.syntax_trees import nodes_of
+
+MODULES: Final = frozenset({"Bilinear", "Conv1d", "Conv2d", "Embedding", "GRU", "LSTM", "Linear", "RMSNorm"})
+"""The classes of ``torch.nn`` whose modules are there to be learned."""
+
+MEANT: Final = re.compile(r".*(base|expert|frozen|fixed|old|prior|proj|random|ref|rnd|sketch|target|teacher).*")
+"""The names of modules that may be there to stay as they are."""
+
+CONSTANT: Final = NO_GRADIENT | {"detach"}
+"""Names in code that computes without a gradient."""
+
+BY_HAND: Final = frozenset(
+    {"add_", "add_param_group", "copy_", "data", "freeze", "lerp_", "mul_", "param_groups", "requires_grad"}
+    | {"requires_grad_", "sub_"}
+)
+"""Names in code that may freeze a module, or change it without an optimizer."""
+
+
+class UnlearnedModule(NamedTuple):
+    """An attribute with a module, where it is made, and the constructor that does."""
+
+    attribute: str
+    place: ast.expr
+    function: ReadFunction
+
+
+def unlearned_modules(code: RoleCode, role: type, method: str) -> Iterator[UnlearnedModule]:
+    """The modules that a method computes with, and that no optimizer of the role has."""
+    optimizers = [*made_by_torch(code).values()]
+    learned = frozenset[str]().union(*(learned_attributes(*made) for made in optimizers))
+    everything = [*chain.from_iterable(code.functions.values())]
+    names = frozenset[str]().union(*(function.names for function in everything))
+    if not learned or not learned.isdisjoint(code.functions) or not BY_HAND.isdisjoint(names):
+        return
+    own = [function for function in own_functions(code, role) if function in [*code.reached(method, "__init__")]]
+    reached = [function for function in own if function.definition.name != "__init__"]
+    for function, attribute, place in _new_modules(own):
+        computing = [other for other in reached if attribute in _called(other)]
+        is_learned = bool(computing) and all(CONSTANT.isdisjoint(other.names) for other in computing)
+        is_kept = all(_is_only_called(other, attribute) for other in everything)
+        if is_learned and is_kept and attribute not in learned and not MEANT.fullmatch(attribute.lower()):
+            yield UnlearnedModule(attribute, place, function)
+
+
+def _new_modules(own: Sequence[ReadFunction]) -> Iterator[tuple[ReadFunction, str, ast.expr]]:
+    """The modules of torch that the constructors among a role's functions make, by attribute."""
+    for function in own:
+        for statement in function.definition.body if function.definition.name == "__init__" else ():
+            pairs: list[tuple[ast.expr, ast.expr]] = []
+            match statement:
+                case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
+                    pairs = [*zip(targets, values, strict=True)]
+                case ast.Assign([target], value):
+                    pairs = [(target, value)]
+            for target, value in pairs:
+                if isinstance(target, ast.Attribute) and isinstance(value, ast.Call) and variable(target):
+                    path = function.path(value.func).split(".")
+                    if path[:2] == ["torch", "nn"] and path[-1] in MODULES:
+                        yield function, target.attr, value
+
+
+def _called(function: ReadFunction) -> set[str]:
+    """The attributes of ``self`` that a function calls."""
+    calls = (node.func for node in nodes_of(function.definition) if isinstance(node, ast.Call))
+    return {called.attr for called in calls if isinstance(called, ast.Attribute) and variable(called)}
+
+
+def _is_only_called(function: ReadFunction, attribute: str) -> bool:
+    """Whether a function only sets, calls or initializes a module, or goes through its parameters."""
+    nodes = [*nodes_of(function.definition)]
+    known = {node.func for node in nodes if isinstance(node, ast.Call)}
+    known |= {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    uses = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == attribute and variable(node)]
+    return all(use in known or isinstance(use.ctx, ast.Store) for use in uses)
