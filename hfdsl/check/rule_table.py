@@ -172,6 +172,7 @@ RULES: tuple[Rule | BySize, ...] = (
     repeated_terms.references_hold_once,
     kl_signs.policies_pay_for_the_kl,
     reward_signs.rewards_have_their_signs,
+    reward_signs.advantages_rise_with_rewards,
     bounds.all_rules,
     BySize(live_queues.batches_are_filled),
     BySize(sources.sources_take_alike),

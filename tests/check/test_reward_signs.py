@@ -154,3 +154,97 @@ def test_names_and_numbers_decide(tmp_path: Path) -> None:
     ):
         module = program(tmp_path, body, **options)
         assert codes(module.step, module) == expected, options
+
+
+COMPARED = """
+from __future__ import annotations
+import torch
+import hfdsl as hf
+
+class B(hf.Dim): ...
+class P(hf.Dim): ...
+class R(hf.Dim): ...
+
+class Prompts(hf.Batch):
+    prompt: hf.i64[B, P]
+class Rollout(hf.Batch):
+    ids: hf.i64[B, R]
+class Rewards(hf.Batch):
+    rewards: hf.f32[B]
+class Gains(hf.Batch):
+    {column}: hf.f32[B]
+
+class Policy(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Rollout: ...
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, rollout: Rollout, gains: Gains) -> None: ...
+class Other(Policy): ...
+class Judge(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def score(self, rollout: Rollout) -> Rewards: ...
+
+@hf.function(rows=hf.Grouped(4))
+def compared(given: Rewards) -> Gains:
+    r = given.rewards.tensor.view(-1, 4)
+{body}
+    return Gains({column}=gains.view(-1))
+
+@hf.dataflow
+def step(prompts: Prompts, policy: Policy, judge: Judge) -> None:
+    rollout = policy.generate(hf.repeat(prompts, 4))
+    policy.update(rollout, compared(judge.score(rollout)))
+
+@hf.dataflow
+def game(prompts: Prompts, policy: Policy, other: Other, judge: Judge) -> None:
+    rollout = policy.generate(hf.repeat(prompts, 4))
+    policy.update(rollout, compared(judge.score(other.generate(hf.repeat(prompts, 4)))))
+"""
+FALLS = (
+    "gains = r.mean(1, keepdim=True) - r",
+    "gains = (r.mean(1, keepdim=True) - r) / (r.std(1, keepdim=True) + 1e-6)",
+    "gains = -(r - r.mean(dim=1, keepdim=True))",
+    "centered = r - r.mean(1, keepdim=True)\ngains = -1.0 * centered / (r.std(1, keepdim=True) + 1e-6)",
+    "baseline = (r.sum(1, keepdim=True) - r) / 3\ngains = -(r - baseline)",
+)
+RISES = (
+    "gains = r - r.mean(1, keepdim=True)",
+    "gains = -(r.mean(1, keepdim=True) - r)",
+    "gains = -r.mean(1, keepdim=True) + r",
+    "gains = (r - r.mean(1, keepdim=True)) / (r.std(1, keepdim=True) + 1e-6)",
+    "baseline = (r.sum(1, keepdim=True) - r) / 3\ngains = r - baseline",
+    "gains = (4 * r - r.sum(1, keepdim=True)) / 3",
+)
+
+
+def compares(folder: Path, body: str, column: str = "advantages") -> Any:
+    return loaded(folder, COMPARED.format(body=textwrap.indent(body, " " * 4), column=column))
+
+
+def best_gains_most(module: Any) -> bool:
+    """Whether the best response of a group has the greatest advantage."""
+    gains = module.compared(module.Rewards(rewards=torch.tensor([0.0, 3.0, 1.0, 2.0])))
+    return bool(gains.advantages.tensor.argmax() == 1)
+
+
+@pytest.mark.parametrize("body", FALLS)
+def test_advantages_that_fall_with_rewards_are_reported(tmp_path: Path, body: str) -> None:
+    module = compares(tmp_path, body)
+    assert not best_gains_most(module)
+    assert module.step.check(dims={module.B: 4, module.P: 4, module.R: 4}).codes == ("HF358",)
+    assert "HF358" not in module.game.check(dims={module.B: 4, module.P: 4, module.R: 4}).codes
+
+
+@pytest.mark.parametrize("body", RISES)
+def test_advantages_that_rise_with_rewards_are_not(tmp_path: Path, body: str) -> None:
+    module = compares(tmp_path, body)
+    assert best_gains_most(module)
+    assert module.step.check(dims={module.B: 4, module.P: 4, module.R: 4}).codes == ()
+
+
+def test_names_say_what_is_lowered(tmp_path: Path) -> None:
+    for body, column in ((FALLS[0], "baseline_gap"), (FALLS[0] + "\nregret = gains", "advantages")):
+        module = compares(tmp_path, body, column)
+        assert module.step.check(dims={module.B: 4, module.P: 4, module.R: 4}).codes == ()

@@ -350,14 +350,15 @@ def added(left: PolicyValue, right: PolicyValue) -> PolicyValue:
 
 
 def _of_numbers(left: Quantity, right: Quantity) -> Quantity | None:
-    """The sum of numbers, of something and a number, or of advantages less their mean."""
+    """The sum of numbers, of something and a number, of advantages less their mean, or of several of one sign."""
     if left.kind == right.kind == "number":
         masks = left.masks | right.masks if not (left.masks and right.masks) else SOME
         statistic = left.statistic or right.statistic
         sign, masks = (left.sign, masks) if left.sign == right.sign else (0, SOME)
         return Quantity("number", sign, statistic=statistic, masks=masks)
     if left.kind == right.kind == "advantage":
-        return left if right.statistic and not left.statistic else None
+        own = [value for value in (left, right) if not value.statistic]  # of each row, and not their mean
+        return own[0] if own and (len(own) == 1 or left.sign == right.sign) else None
     return next((a.off_center() for a, b in ((left, right), (right, left)) if b.kind == "number"), None)
 
 

@@ -1,10 +1,13 @@
-"""Signs of rewards: does a user's function subtract the KL to a reference from rewards?
+"""Signs of rewards: does a user's function subtract the KL to a reference from rewards, and a baseline from them?
 
-A worked example; only the last line is right::
+A worked example; only the last line of each is right::
 
     kl = rollout.log_probs.tensor - ref.ref_log_probs.tensor
     Rewards(rewards=scores + 0.05 * kl)             HF353: the policy is paid for leaving the reference
     Rewards(rewards=scores - 0.05 * kl)
+
+    Gains(advantages=rewards.mean() - rewards)      HF358: the best response gets the least
+    Gains(advantages=rewards - rewards.mean())
 
 The log-probs are those that the policy sampled with, and a frozen model's under a name of a reference. Those of other
 models, such as of a reward model that learns, may be rewards themselves. ``kl_signs.py`` follows the ready functions.
@@ -12,24 +15,36 @@ models, such as of a reward model that learns, may be rewards themselves. ``kl_s
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import Final
 
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import sampling_calls, training_calls, updates_after
+from hfdsl.check.dependences import Dependences, sampling_calls, training_calls, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.interpretation import PolicyInterpretation
 from hfdsl.check.losses.names import REFERENCE
 from hfdsl.check.losses.terms import Quantity, is_comparison, terms_of
 from hfdsl.check.losses.updates import static_numbers
 from hfdsl.check.program import Program
+from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 
 REWARD: Final = re.compile(r"(.*_)?(advantages?|gains?|returns?|rewards?|scores?)")
 """The names of what a policy learns to raise."""
+
+
+ADVANTAGE: Final = re.compile(r"(.*_)?adv(antage)?s?(_.*)?")
+"""The names of what makes a response likelier if it is above 0."""
+
+REVERSED: Final = re.compile(
+    r".*(adversar|attack|cost|energy|flip|forget|invert|inverse|jailbreak|minimi|opponent|penalt|poison|red_?team|regret"
+    r"|revers|unlearn).*"
+)
+"""The names of what may be lowered on purpose."""
 
 
 def rewards_have_their_signs(context: Context) -> Iterator[Finding]:
@@ -48,6 +63,50 @@ def rewards_have_their_signs(context: Context) -> Iterator[Finding]:
                     (Label(node.span, "called here"), Label(update.span, "learns from the result")),
                     notes=("subtract the KL from rewards, and add it to costs",),
                 )
+
+
+def advantages_rise_with_rewards(context: Context) -> Iterator[Finding]:
+    """HF358: advantages of a user's function do not fall with the rewards that they are made of."""
+    program, reported = context.program, set[object]()
+    samplers = {program.graph.nodes[call].role for call in Dependences(program).samplers}
+    if program.graph.misuses or len(samplers) != 1:
+        return  # several policies may be opponents
+    for node in program.graph.nodes:
+        update = next(updates_after(program, node), None) if isinstance(node.op, FunctionCall) else None
+        for name, gain in _lowered(node) if update is not None else ():
+            if update is not None and gain.place not in reported:
+                reported.add(gain.place)
+                yield Finding(
+                    "HF358",
+                    f"'{node.label}' returns '{name}' that fall as rewards rise: the policy makes its better responses "
+                    "rarer",
+                    Label(gain.place, "falls with the reward"),
+                    (Label(node.span, "called here"), Label(update.span, "learns from the result")),
+                    notes=("subtract the baseline from the reward",),
+                )
+
+
+def _lowered(node: Node) -> Iterator[tuple[str, Quantity]]:
+    """The advantages that a function returns and that fall with columns of rewards, by name."""
+    if not isinstance(node.op, FunctionCall) or node.op.signature.is_ready_made:
+        return
+    definition = definition_of(node.op.signature.body)
+    if definition is None or any(REVERSED.fullmatch(name.lower()) for name in _names(definition)):
+        return
+    body = PolicyInterpretation.of(node.op.signature, definition)
+    body.names |= static_numbers(node)
+    for name, value in body.completed().columns.items():
+        falls = isinstance(value, Quantity) and value.kind == "advantage" and value.sign < 0 and not value.statistic
+        if ADVANTAGE.fullmatch(name) and isinstance(value, Quantity) and falls:
+            yield name, value
+
+
+def _names(definition: ast.AST) -> set[str]:
+    """The names in a function, with its own."""
+    nodes = [*nodes_of(definition)]
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {definition.name} if isinstance(definition, ast.FunctionDef) else names
 
 
 def _raised(program: Program, node: Node) -> Iterator[tuple[str, Quantity]]:
