@@ -72,7 +72,8 @@ def check_rows(
     a hypothesis strategy for any other: ``given={"group": 4}``. Groups are given in two parts, and in another order.
 
     Where groups, or all rows, are declared and no example shows that they are ``needed``, that is reported too: the
-    function could be split further. All rows come in a ``multiple``, of a function that works with no other.
+    function could be split further, into single rows or smaller groups. All rows come in a ``multiple``, of a function
+    that works with no other.
 
     Raises:
         BrokenRows: with the smallest arguments that show it.
@@ -132,7 +133,7 @@ def check_rows(
             case, f"{mistake}\n  this was not seen again with equal arguments: the function is not deterministic"
         )
     if needed and unit != 1:
-        _are_needed(signature, given, unit, multiple, max_examples, seed)
+        _are_needed(signature, given, unit, multiple, tolerance, max_examples, seed)
 
 
 def _broken(case: _Case, mistake: str) -> BrokenRows:
@@ -367,22 +368,33 @@ def _turned(case: _Case, column: Any) -> list[int]:
 
 
 def _are_needed(
-    signature: Signature, arguments: Mapping[str, Any], unit: int | None, multiple: int, max_examples: int, seed: int
+    signature: Signature,
+    arguments: Mapping[str, Any],
+    unit: int | None,
+    multiple: int,
+    tolerance: float,
+    max_examples: int,
+    seed: int,
 ) -> None:
-    """Tell where groups, or all rows, are declared, and single rows would do."""
+    """Report groups, or all rows, that are declared where single rows or smaller groups would do."""
+    if _returns_one_value(signature):
+        return  # a value of all rows
     size = unit or multiple
+    for rows in range(1, size if unit else size + 1):
+        if size % rows:
+            continue
 
-    def shows(case: _Case) -> str | None:
-        if _returns_one_value(signature):
-            return "a value of all rows"
-        return _torn_in(signature, case, size)
+        def shows(case: _Case, rows: int = rows) -> str | None:
+            return _torn_in(signature, case, size, rows, tolerance)
 
-    if _find_case(signature, arguments, size, shows, max_examples, seed, smallest=False) is None:
-        declared = "Whole" if unit is None else f"Grouped({unit})"
-        raise BrokenRows(
-            f"'{signature.name}' declares rows={declared}, and in none of {max_examples} examples a row depends on "
-            "another: declare rows=hf.Independent, so that it can be split, or say check_rows(..., needed=False)"
-        )
+        if _find_case(signature, arguments, size, shows, max_examples, seed, smallest=False) is None:
+            declares = f"'{signature.name}' declares rows={signature.rows}"
+            beyond, split = ("", "split") if rows == 1 else (f" outside of its {rows}", "split further")
+            enough = "hf.Independent" if rows == 1 else f"hf.Grouped({rows})"
+            raise BrokenRows(
+                f"{declares}, and in none of {max_examples} examples a row depends on another{beyond}: "
+                f"declare rows={enough}, so that it can be {split}, or say check_rows(..., needed=False)"
+            )
 
 
 def _returns_one_value(signature: Signature) -> bool:
@@ -391,10 +403,10 @@ def _returns_one_value(signature: Signature) -> bool:
     return len(columns_with_rows(kind)) < (len(schema(kind.record).fields) if isinstance(kind, RecordType) else 1)
 
 
-def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:
-    """The difference in the results for rows one by one, whatever the function declares."""
-    every = _Case(case.arguments, case.units * size, case.cut, case.turn)
-    return _torn(signature, every, 1, 0.0) if every.units > 1 else None
+def _torn_in(signature: Signature, case: _Case, size: int, rows: int, tolerance: float) -> str | None:
+    """The difference in the results for groups of so many ``rows``, whatever the function declares."""
+    every = _Case(case.arguments, case.units * size // rows, case.cut, case.turn)
+    return _torn(signature, every, rows, tolerance) if every.units > 1 else None
 
 
 def _report(signature: Signature, wrong: str) -> str:

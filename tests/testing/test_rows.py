@@ -71,6 +71,11 @@ def mean(scores: Scores) -> Mean:
 
 
 @hf.function(rows=hf.Whole)
+def centered_by_all(scores: Scores) -> Scores:
+    return Scores(reward=scores.reward.tensor - scores.reward.tensor.mean())
+
+
+@hf.function(rows=hf.Whole)
 def needlessly_whole(scores: Scores) -> Scores:
     return Scores(reward=scores.reward.tensor + 1)
 
@@ -130,6 +135,55 @@ def test_a_function_that_looks_at_places_is_reported_with_the_smallest_example()
 def test_other_faults_are_reported(function: Any, text: str) -> None:
     with pytest.raises(BrokenRows, match=text):
         check_rows(function)
+
+
+@hf.function(rows=hf.Grouped(4))
+def pairs_in_fours(scores: Scores) -> Scores:
+    pairs = scores.reward.tensor.view(-1, 2)
+    return Scores(reward=(pairs - pairs.mean(1, keepdim=True)).flatten())
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def pairs_in_any(scores: Scores, *, group: int) -> Scores:
+    pairs = scores.reward.tensor.view(-1, 2)
+    return Scores(reward=(pairs - pairs.mean(1, keepdim=True)).flatten() * min(group, 1))
+
+
+@hf.function(rows=hf.Whole)
+def pairs_of_all(scores: Scores) -> Scores:
+    pairs = scores.reward.tensor.view(-1, 2)
+    return Scores(reward=(pairs - pairs.mean(1, keepdim=True)).flatten())
+
+
+@hf.function(rows=hf.Grouped(4))
+def across_halves(scores: Scores) -> Scores:
+    """Rows of a pair are alike, and the pairs of a group depend on each other."""
+    pairs = scores.reward.tensor.view(-1, 2, 2)
+    return Scores(reward=(pairs - pairs.mean(1, keepdim=True)).flatten())
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "declared"),
+    [
+        (pairs_in_fours, {}, r"Grouped\(4\)"),
+        (pairs_in_any, {"given": {"group": 6}}, r"GroupedBy\('group'\)"),
+        (pairs_of_all, {"multiple": 4}, "Whole"),
+    ],
+)
+def test_a_group_that_is_larger_than_needed_is_reported(function: Any, options: dict[str, Any], declared: str) -> None:
+    text = (
+        rf"rows={declared}, and in none of 100 examples a row depends on another outside of its 2: declare rows=hf\.G"
+    )
+    with pytest.raises(BrokenRows, match=text):
+        check_rows(function, **options)
+    check_rows(function, needed=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"), [(across_halves, {}), (best, {"given": {"group": 6}}), (centered_by_all, {"multiple": 4})]
+)
+def test_a_group_that_is_needed_passes(function: Any, options: dict[str, Any]) -> None:
+    check_rows(function, **options)
 
 
 class Dicts(hf.Batch):
