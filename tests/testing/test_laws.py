@@ -156,6 +156,32 @@ def in_turn() -> Functions:
     return Functions(dispatch_fn, collect)
 
 
+def rest_to_the_first(group: Any, value: Any) -> list[Any]:
+    """Equal parts, and the rows that remain behind those of rank 0: rows keep their order only where none remain."""
+    size, rest = divmod(rows_of(value), group.world_size)
+    parts = [value[rank * size : (rank + 1) * size] for rank in range(group.world_size)]
+    return [join([parts[0], value[-rest:]]), *parts[1:]] if rest else parts
+
+
+def rest_to_the_firsts(group: Any, value: Any) -> list[Any]:
+    """One of the rows that remain to each of the first ranks, in order."""
+    size, rest = divmod(rows_of(value), group.world_size)
+    edges = [rank * size + min(rank, rest) for rank in range(group.world_size + 1)]
+    return [value[start:stop] for start, stop in pairwise(edges)]
+
+
+def everyone(group: Any, outputs: Any) -> Any:
+    return join(list(outputs))
+
+
+def test_uneven_rows_that_come_back_in_another_order_are_found() -> None:
+    check_laws(pair(rest_to_the_firsts, everyone))
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(pair(rest_to_the_first, everyone))
+    assert [broken.law.id for broken in raised.value.broken] == ["L3", "L4"]
+    assert str(raised.value.broken[0].case) == "3 rows in a list on hf.Mesh(dp=2)"
+
+
 LIKE_3D = {"like": "3D_PROTO"}
 
 MUTANTS: dict[str, tuple[Functions, dict[str, Any]]] = {

@@ -281,7 +281,12 @@ class Cases:
     def rows(self, law: Law, mesh: Mesh) -> Sequence[int]:
         """How many rows to try on a mesh."""
         chunks = self.subject.chunks(mesh)
-        return range(1, 2 * chunks + 2) if law.rows == "any" else [chunks, 2 * chunks, 3 * chunks]
+        if law.rows == "any":
+            return range(1, 2 * chunks + 2)
+        uneven = (
+            [chunks + 1, 2 * chunks - 1] if law.rows == "mostly_even" and self.subject.functions is not None else []
+        )
+        return sorted({chunks, 2 * chunks, 3 * chunks, *uneven})
 
     def some(self, law: Law, count: int, seed: int) -> Iterator[Case]:
         """Three in four on the simplest meshes, in turn, the fourth on any; half of them in the simplest container."""
