@@ -26,7 +26,7 @@ checkpoint from before, and what it has decided and given out since then counts 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -44,6 +44,7 @@ from hfdsl.runtime.running import Running
 from hfdsl.testing.arguments import names_of, nothing, number_of, refused, seed_of, several_of
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.deaths import RankDeath
+from hfdsl.testing.final_states import final_states, repeated_states, state_difference
 from hfdsl.testing.queues import BrokenQueueError, broken_laws, check_prompts
 
 Interruption: TypeAlias = Literal["leave", "raise", "save", "kill"]
@@ -65,6 +66,9 @@ def check_stream(
     seconds: CallDurations | None = None,
 ) -> None:
     """Stream batches straight through, from the log, and interrupted at random: all must give the same results.
+
+    Runs that load a checkpoint must also end with the same states of roles: an update may return nothing. A state that
+    two uninterrupted runs do not share, such as a time of day, is left out.
 
     ``launch`` starts the same run each time: ``lambda: plan.launch(seed=0)``. The decisions of each queue must keep the
     laws of queues. "save" and "kill" need roles with ``state()``. "kill" has a process die on Ray, and a call raise on
@@ -109,28 +113,30 @@ def check_stream(
     kinds: Any = names_of(check, "interruptions=", interruptions, choices, "interruption") if interruptions else ()
     number_of(check, "tries=", tries, 0)
     seed = seed_of(check, seed)
-    with TemporaryDirectory() as folder:
-        straight, plan, by_time = _logged(launch, batches, Path(folder, "log"), None)
-        if not decides(plan) and len(straight) != len(batches):
-            raise BrokenQueueError(f"{len(batches)} batches gave {len(straight)} results")
+    with TemporaryDirectory() as temporary:
+        folder, loads = Path(temporary), not {"save", "kill"}.isdisjoint(kinds)
+        straight, plan, by_time = _logged(launch, batches, folder / "straight", None, loads)
+        if not decides(plan) and len(straight.results) != len(batches):
+            raise BrokenQueueError(f"{len(batches)} batches gave {len(straight.results)} results")
         if seconds is not None:
-            _logged(launch, batches, Path(folder, "timed"), seconds)
+            _logged(launch, batches, folder / "timed", seconds, loads)
         for index in range(tries if kinds else 0):
             random = Random(f"{seed} {index}")
             cuts, death = _drawn(kinds, plan, len(batches), random)
             for durations in (None,) if seconds is None else (None, seconds):
-                place = Path(folder, f"{index} {durations is None}")
+                place = folder / f"{index} {durations is None}"
                 place.mkdir()
                 interrupted = _InterruptedRun(
                     launch=launch, batches=batches, seconds=durations, cuts=cuts, death=death, folder=place
                 )
+                outcome = interrupted.outcome(straight.states.keys())
                 if by_time or (durations is not None and decides(plan)):
                     with launch() as running:
-                        repeated = list(running.stream(batches, replay=interrupted.log))
-                    subject = f"a run that repeats the log of {interrupted.subject}"
-                    _compare(interrupted.results, repeated, subject)
+                        stream = running.stream(batches, replay=interrupted.log)
+                        repeated = _outcome(running, stream, place / "repeated", loads)
+                    _compare(outcome, repeated, f"a run that repeats the log of {interrupted.subject}")
                 else:
-                    _compare(straight, interrupted.results, interrupted.subject)
+                    _compare(straight, outcome, interrupted.subject)
 
 
 def _checked(launch: Callable[[], Running]) -> Callable[[], Running]:
@@ -160,17 +166,37 @@ def _drawn(
     return cuts, RankDeath.drawn(plan, steps, random) if "kill" in kinds else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The results of a run, and the states of its ranks at the end."""
+
+    results: Sequence[Any]
+    states: Mapping[str, Any]
+
+
+def _outcome(running: Running, results: Iterable[Any], folder: Path, loads: bool) -> _Outcome:
+    """The outcome of a run; where no run ``loads`` a checkpoint, roles need no ``state()``."""
+    collected = list(results)
+    return _Outcome(collected, final_states(running, folder) if loads else {})
+
+
 def _logged(
-    launch: Callable[[], Running], batches: Sequence[Any], log: Path, seconds: CallDurations | None
-) -> tuple[list[Any], Plan, bool]:
-    """The results of a run whose decisions keep the laws, and whose log repeats it; its plan; if it decides by time."""
+    launch: Callable[[], Running], batches: Sequence[Any], folder: Path, seconds: CallDurations | None, loads: bool
+) -> tuple[_Outcome, Plan, bool]:
+    """The outcome of a run whose decisions keep the laws, and whose log repeats it; its plan; if it decides by time.
+
+    Of the states, those that differ when the log is repeated are left out: a time of day, for example.
+    """
+    folder.mkdir()
+    log = folder / "log"
     with launch() as running:
-        results = list(running.stream(batches, log=log, seconds=seconds))
+        first = _outcome(running, running.stream(batches, log=log, seconds=seconds), folder / "first", loads)
         _check_log(running, log)
         plan, by_time = running.plan, running.decides_by_time
     with launch() as running:
-        _compare(results, list(running.stream(batches, replay=log)), "a run that repeats the log")
-    return results, plan, by_time
+        repeated = _outcome(running, running.stream(batches, replay=log), folder / "repeated", loads)
+    _compare_results(first, repeated, "a run that repeats the log")
+    return _Outcome(first.results, repeated_states(first.states, repeated.states)), plan, by_time
 
 
 def _check_log(running: Running, log: Path, subject: str = "") -> None:
@@ -190,11 +216,17 @@ def _check_log(running: Running, log: Path, subject: str = "") -> None:
         raise BrokenQueueError("\n".join([f"{subject}:", *problems] if subject else problems))
 
 
-def _compare(straight: Sequence[Any], results: Sequence[Any], subject: str) -> None:
-    if len(results) != len(straight):
-        raise BrokenQueueError(f"{subject} gave {len(results)} results instead of {len(straight)}")
-    for number, (expected, actual) in enumerate(zip(straight, results, strict=True)):
-        if difference := first_difference(expected, actual):
+def _compare(expected: _Outcome, actual: _Outcome, subject: str) -> None:
+    _compare_results(expected, actual, subject)
+    if difference := state_difference(expected.states, actual.states):
+        raise BrokenQueueError(f"{subject} ended with {difference}")
+
+
+def _compare_results(expected: _Outcome, actual: _Outcome, subject: str) -> None:
+    if len(actual.results) != len(expected.results):
+        raise BrokenQueueError(f"{subject} gave {len(actual.results)} results instead of {len(expected.results)}")
+    for number, (result, other) in enumerate(zip(expected.results, actual.results, strict=True)):
+        if difference := first_difference(result, other):
             raise BrokenQueueError(f"{subject} gave another result {number}: {difference.message}")
 
 
@@ -233,7 +265,7 @@ class _Checkpoint:
 
 @dataclass
 class _InterruptedRun:
-    """A run over several streams: its ``results``, and the ``log`` of its decisions, which keep the laws.
+    """A run over several streams: its ``results``, ``states``, and the ``log`` of its decisions, which keep the laws.
 
     A stream is cut after the given results or in front of the given batches of the loader.
     """
@@ -245,6 +277,7 @@ class _InterruptedRun:
     death: RankDeath | None
     folder: Path
     results: list[Any] = field(default_factory=list)
+    states: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cuts = [f"'{self.cuts[number]}' at {number}" for number in sorted(self.cuts)]
@@ -258,6 +291,10 @@ class _InterruptedRun:
                 warnings.filterwarnings("ignore", self.death.loss, HfWarning)
             self._run()
 
+    def outcome(self, ranks: Container[str]) -> _Outcome:
+        """Its results, and of its states those of these ranks."""
+        return _Outcome(self.results, {rank: state for rank, state in self.states.items() if rank in ranks})
+
     def _run(self) -> None:
         self._running = self.launch()
         try:
@@ -268,6 +305,8 @@ class _InterruptedRun:
                     self._running = self.launch()
                     self._begin()
             _check_log(self._running, self.log, self.subject)
+            if {"save", "kill"} & {*self.cuts.values(), *(["kill"] if self.death else [])}:
+                self.states = final_states(self._running, self.folder / "states")
         finally:
             self._running.close()
 

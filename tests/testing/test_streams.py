@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -93,6 +94,85 @@ def placed(engine: type[Engine]) -> hf.Deployment:
 def test_what_is_not_kept_is_found(engine: type[Engine], message: str) -> None:
     with pytest.raises(BrokenQueueError, match=message):
         check_stream(launcher(flow, lambda: placed(engine)), rows(8), interruptions=["save"], tries=4)
+
+
+class Dims(hf.Dim): ...
+
+
+class Numbers(hf.Batch):
+    x: hf.f32[Dims]
+
+
+class Silent(hf.Worker):
+    """Its update returns nothing, and draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.total, self.generator = torch.zeros(()), torch.Generator().manual_seed(0)
+        self.launched = time.time()
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, numbers: Numbers) -> None:
+        self.total = self.total + numbers.x.tensor.sum() * torch.rand((), generator=self.generator)
+
+    def state(self) -> dict[str, Any]:
+        kept = {"total": self.total, "generator": self.generator.get_state(), "launched": self.launched}
+        return {"policy": kept}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.total = state["policy"]["total"]
+        self.generator.set_state(state["policy"]["generator"])
+
+
+class SilentAndRepeated(Silent):
+    """Without the time of its launch, which no other run can have."""
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total, "generator": self.generator.get_state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state({"policy": state})
+
+
+class ForgetsItsGenerator(SilentAndRepeated):
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+
+
+@hf.dataflow
+def silent(numbers: Numbers, actor: Silent) -> None:
+    actor.update(numbers)
+
+
+def check_silent(role: type[Silent], **options: Any) -> None:
+    place = hf.place(role, pool=hf.ResourcePool([2], use_gpu=False, name="actor"))
+    plan = silent.compile(hf.Deployment(actor=place), dims={Dims: 2})
+    batches = [Numbers(x=torch.arange(2.0) + number) for number in range(5)]
+    retries = options.pop("retries", None)
+    check_stream(lambda: plan.launch(seed=0, retries=retries), batches, **options)
+
+
+@pytest.mark.parametrize("retries", [None, hf.Retries(attempts=2, every=2)])
+@pytest.mark.parametrize("interruption", ["save", "kill"])
+def test_a_state_that_no_result_shows_is_compared(interruption: Any, retries: hf.Retries | None) -> None:
+    check_silent(SilentAndRepeated, interruptions=[interruption], retries=retries)
+    lacks = (
+        r"ended with another state of rank 0 of 'actor', which its state\(\) or load_state\(\) may lack: column 'total'"
+    )
+    with pytest.raises(BrokenQueueError, match=lacks):
+        check_silent(ForgetsItsGenerator, interruptions=[interruption], retries=retries)
+
+
+def test_a_state_that_no_run_repeats_is_left_out() -> None:
+    check_silent(Silent, interruptions=["save"])
+
+
+def test_runs_that_load_no_checkpoint_save_no_states() -> None:
+    class Broken(Silent):
+        def state(self) -> dict[str, Any]:
+            raise ValueError("no state")
+
+    check_silent(Broken, interruptions=["leave", "raise"])
 
 
 class OneVersion(stage_programs.Actor):
