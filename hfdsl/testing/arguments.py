@@ -121,14 +121,14 @@ def given_of(check: str, subject: str, given: object, ports: Sequence[str]) -> M
     return arguments
 
 
-def sizes_of(check: str, sizes: object) -> dict[Any, int]:
+def sizes_of(check: str, sizes: object, argument: str = "dims") -> dict[Any, int]:
     """Sizes by dim."""
     takes = "sizes by dim, as in {B: 8}"
     if not isinstance(sizes, Mapping):
-        raise refused(check, "dims", takes, sizes)
+        raise refused(check, argument, takes, sizes)
     for dim, size in sizes.items():
         if not isinstance(dim, TypeVar) and not (isinstance(dim, type) and issubclass(dim, Dim)):
-            raise refused(check, "dims", takes, dim)
+            raise refused(check, argument, takes, dim)
         number_of(check, f"the size of {dim.__name__}", size, 0)
     return dict(sizes)
 

@@ -32,7 +32,19 @@ from hfdsl.testing import (
     lawful,
     run_suite,
 )
-from hfdsl.testing.strategies import batches, clusters, dims, graphs, meshes, records, schedules, tensors
+from hfdsl.testing.strategies import (
+    batches,
+    bindings,
+    clusters,
+    dims,
+    graphs,
+    meshes,
+    placements,
+    pools,
+    records,
+    schedules,
+    tensors,
+)
 
 
 class B(hf.Dim): ...
@@ -360,6 +372,13 @@ FAKES: list[tuple[Callable[..., Any], str]] = [
     (lambda: drawn(graphs(max_nodes=0)), "HF921: graphs: max_nodes= takes a whole number of at least 1, got 0"),
     (lambda: drawn(dims(dict)), "HF921: dims: records takes classes derived from hf.Batch, got the class dict"),  # type: ignore[arg-type]
     (lambda: drawn(clusters(3)), "HF921: clusters: held takes pools, each an hf.ResourcePool, got 3"),  # type: ignore[arg-type]
+    (lambda: placements(3), "HF921: placements: mesh takes an hf.Mesh, got 3"),  # type: ignore[arg-type]
+    (lambda: drawn(pools(0)), "HF921: pools: ranks takes a whole number of at least 1, got 0"),
+    (lambda: drawn(bindings(3)), "HF921: bindings: dataflow takes a function under @hf.dataflow, got 3"),  # type: ignore[arg-type]
+    (lambda: drawn(bindings(program, 3)), "HF921: bindings: deployment takes an hf.Deployment, got 3"),  # type: ignore[arg-type]
+    (lambda: drawn(bindings(program, sizes=3)), "HF921: bindings: sizes= takes sizes by dim, as in {B: 8}, got 3"),  # type: ignore[arg-type]
+    (lambda: drawn(dims(Rows, sizes={"B": 3})), "HF921: dims: sizes= takes sizes by dim, as in {B: 8}, got 'B'"),
+    (lambda: drawn(dims(Rows, b=-1)), "HF921: dims: b= takes a whole number of at least 0, got -1"),
     (lambda: drawn(meshes(axes=3)), "HF921: meshes: axes= takes the name of an axis or several in a list, got 3"),  # type: ignore[arg-type]
     (lambda: drawn(meshes(max_world=0)), "HF921: meshes: max_world= takes a whole number of at least 1, got 0"),
 ]
@@ -373,6 +392,14 @@ def test_fakes_backends_and_strategies(make: Callable[..., Any], text: str) -> N
 def test_rows_and_ragged_rows_of_no_length_are_made() -> None:
     assert [len(row) for row in fake_batch(Ragged, {B: 2, R: 0}).tokens.rows] == [0, 0]
     assert len(fake_batch(Ragged, {B: 0, R: 3})) == 0
+
+
+@pytest.mark.parametrize("seed", [True, "1", 1.5, [1]])
+@pytest.mark.parametrize("make", [fake, faked])
+def test_seeds_that_may_be_omitted(make: Any, seed: Any) -> None:
+    target = Role if make is fake else placed(1)
+    make(target, seed=None)
+    assert refusal(make, target, seed=seed).startswith(f"HF921: {make.__name__}: seed= takes a whole number, got ")
 
 
 @pytest.mark.parametrize("seed", [None, True, "1", 1.5, [1]])

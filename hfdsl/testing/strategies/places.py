@@ -49,11 +49,14 @@ def _divisors(size: int) -> st.SearchStrategy[int | None]:
 def pools(draw: st.DrawFn, ranks: int | None = None, *, use_gpu: bool = True, name: str = "pool") -> ResourcePool:
     """Pools of ``ranks`` slots (of 1 to 8): on one node or several, cut from a larger pool, or merged of two.
 
+    Raises:
+        DefinitionError: HF921 for ``ranks`` below 1.
+
     >>> from hypothesis import find
     >>> find(pools(3), lambda pool: len(pool.processes) == 2).world_size
     3
     """
-    size = draw(st.integers(1, 8)) if ranks is None else ranks
+    size = draw(st.integers(1, 8)) if ranks is None else number_of("pools", "ranks", ranks)
     kind = draw(st.sampled_from(["node", "nodes", "part", "merged"]))
     if kind == "node" or (size == 1 and kind != "part"):
         return ResourcePool([size], use_gpu, name)

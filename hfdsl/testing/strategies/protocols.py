@@ -10,6 +10,7 @@ from hfdsl.protocols.mesh import AXES, Mesh
 from hfdsl.protocols.placement import At, AxisPlacement, Partial, Replicated, Sharded, Varying
 from hfdsl.protocols.predefined import PREDEFINED
 from hfdsl.protocols.protocol import SYSTEMS, Pick, Protocol
+from hfdsl.testing.arguments import refused
 
 
 @st.composite
@@ -42,10 +43,15 @@ def protocols(draw: st.DrawFn, *, lawful: bool = True) -> Protocol:
 def placements(mesh: Mesh | None = None) -> st.SearchStrategy[dict[str, AxisPlacement]]:
     """How a body leaves its output along some axes of a mesh, as ``hf.register(leaves=...)`` takes it.
 
+    Raises:
+        DefinitionError: HF921 for what is not a mesh.
+
     >>> from hypothesis import find
     >>> find(placements(), lambda leaves: leaves.get("tp") == Partial("sum"))["tp"]
     Partial(op='sum')
     """
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise refused("placements", "mesh", "an hf.Mesh", mesh)
     return st.fixed_dictionaries({}, optional={axis: _along(getattr(mesh, axis, 2)) for axis in AXES})
 
 

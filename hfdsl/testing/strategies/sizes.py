@@ -16,7 +16,7 @@ from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import SizeError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.signatures import RecordType
-from hfdsl.testing.arguments import refused
+from hfdsl.testing.arguments import number_of, refused, sizes_of
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.dims import Atom, Dim, Size, constant, solve
 
@@ -37,7 +37,7 @@ def dims(
 
     Raises:
         SizeError: HF310 if no size of the row dim makes ``b`` rows.
-        DefinitionError: HF921 for what is no record.
+        DefinitionError: HF921 for what is no record, and for sizes of another kind.
 
     >>> import hfdsl as hf
     >>> from typing import Literal
@@ -52,10 +52,10 @@ def dims(
     for record in records:
         if not isinstance(record, type) or not issubclass(record, Batch):
             raise refused("dims", "records", "classes derived from hf.Batch", record)
-    bound: dict[Any, int] = dict(sizes or {})
+    bound = {} if sizes is None else sizes_of("dims", sizes, "sizes=")
     row = schema(records[0]).row if records else None
     if b is not None and row is not None:
-        bound |= rows_bound(records[0].__name__, row, b, bound)
+        bound |= rows_bound(records[0].__name__, row, number_of("dims", "b=", b, 0), bound)
     specs = [spec for record in records for spec in schema(record).fields.values()]
     return whole_sizes(draw, [dim for spec in specs for dim in spec.dims], bound)
 
@@ -101,6 +101,10 @@ def bindings(
 
     Each dim is drawn from what the check leaves of it beside those that were drawn before: ``residue + k * step``.
 
+    Raises:
+        SizeError: HF310 if no size of a dim satisfies the program.
+        DefinitionError: HF921 for what is no dataflow or deployment, and for sizes of another kind.
+
     >>> import hfdsl as hf
     >>> from hypothesis import find
     >>> class B(hf.Dim): ...
@@ -116,7 +120,11 @@ def bindings(
     >>> find(bindings(flow, three), lambda sizes: sizes[B] > 4)
     {B: 6}
     """
-    bound: dict[type[Dim], int] = dict(sizes or {})
+    if not isinstance(dataflow, Dataflow):
+        raise refused("bindings", "dataflow", "a function under @hf.dataflow", dataflow)
+    if deployment is not None and not isinstance(deployment, Deployment):
+        raise refused("bindings", "deployment", "an hf.Deployment", deployment)
+    bound: dict[type[Dim], int] = {} if sizes is None else sizes_of("bindings", sizes, "sizes=")
     inputs = [node.result for node in build_context(dataflow.body, deployment, bound).program.graph.inputs]
     records = [kind.record for kind in inputs if isinstance(kind, RecordType)]
     atoms = dict.fromkeys(a for r in records for s in schema(r).fields.values() for d in s.dims for a in d.atoms)
