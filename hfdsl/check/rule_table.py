@@ -89,6 +89,7 @@ from hfdsl.check.rules.queues import (
     lags,
     live_queues,
     sources,
+    unused_masks,
 )
 from hfdsl.check.rules.rows import (
     balances,
@@ -178,6 +179,7 @@ RULES: tuple[Rule | BySize, ...] = (
     BySize(sources.sources_take_alike),
     sources.sources_lose_alike,
     followed_queues.runs_follow_queues,
+    unused_masks.updates_use_masks,
     BySize(followed_queues.runs_follow_groups),
     live_queues.stages_overlap,
     live_queues.stages_need_processes_of_their_own,
