@@ -6,9 +6,15 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+from hfdsl.check.context import Context
+from hfdsl.check.program import Program
+from hfdsl.check.report import CheckError
+from hfdsl.check.run import build_report
 from hfdsl.errors import SizeError, WiringError
+from hfdsl.graph.infer import infer
 from hfdsl.graph.program import Queue
 from hfdsl.plan.build import with_graph
 from hfdsl.plan.compiled import CompiledPlan
@@ -60,7 +66,8 @@ def show_simulation(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: where the program has no queue, the file has no time for a node or cannot be read, or a size that
             decides the number of groups is unknown.
-        HfError: HF762 if a queue starves, HF765 if a run cannot follow its groups.
+        CheckError: with what the check finds in the program with the discipline of the command line.
+        HfError: HF762 if a queue starves.
     """
     if not plan.split.queues:
         raise UsageError(f"'{plan.name}' has no hf.queue with a lag, so there is nothing to compare")
@@ -125,13 +132,18 @@ def _with_late(plan: CompiledPlan, late: Late) -> CompiledPlan:
     """The plan with another discipline for its queues.
 
     Raises:
-        WiringError: HF742 if queues become dynamic, and a value goes around one.
+        CheckError: with what the check finds in the same program with this discipline, if these are errors.
     """
     nodes = tuple(
         replace(node, op=replace(node.op, late=late)) if isinstance(node.op, Queue) and node.op.splits else node
         for node in plan.graph.nodes
     )
-    return with_graph(plan, replace(plan.graph, nodes=nodes))
+    graph, start = replace(plan.graph, nodes=nodes), perf_counter()
+    context = Context.of(Program(graph, infer(graph), plan.deployment), dict(plan.dims))
+    report = build_report(context, start, repairs=False)
+    if not report.ok:
+        raise CheckError(replace(report, facts=f" with --late {late}{report.facts}"))
+    return with_graph(plan, graph)
 
 
 def _lags(texts: Sequence[str], plan: CompiledPlan) -> list[int | None]:

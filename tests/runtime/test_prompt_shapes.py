@@ -112,8 +112,8 @@ def test_ragged_prompts_are_dispatched_again() -> None:
 @pytest.mark.parametrize("sizes", [[4], [12, 16], [12, 4]])
 def test_a_step_puts_in_whole_groups(sizes: list[int], late: Late) -> None:
     """The sizes of the loader's batches are unknown to the check here."""
-    text = rf"HF765: the queue in line \d+ of 'reading' cuts a group: a step puts in a number of rows, {sizes[-1]}, "
-    with pytest.raises(HfError, match=text):
+    text = rf"HF745: the queue in line \d+ of 'reading' cuts a group: a step puts in a number of rows, {sizes[-1]}, "
+    with pytest.raises(SizeError, match=text):
         trained([texts(0, size) for size in sizes], late, group=12)
 
 

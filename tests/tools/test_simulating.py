@@ -151,6 +151,29 @@ def test_lags_are_side_by_side(write: Callable[[str, str], str], queued: str, ca
     assert "dropped" not in out
 
 
+@pytest.mark.parametrize(
+    ("queue", "late", "code", "text"),
+    [
+        ('rows=6, lag=1, late="wait"', "drop", "HF745", "leaves places for 12 rows, but 13 are needed"),
+        ('lag=1, late="wait"', "mask", "HF765", 'late="mask" sets response_mask or loss_mask to zero'),
+    ],
+)
+def test_a_discipline_of_the_command_line_is_checked(
+    write: Callable[[str, str], str], program: str, capsys: Capture, queue: str, late: str, code: str, text: str
+) -> None:
+    """It is held to what a check says of the same program with this discipline."""
+    call = ("simulate", "queued.py:experiment", "--seconds", write("seconds.toml", CONSTANT), "--steps", "10")
+    write("queued.py", QUEUED.replace('lag=2, late="drop"', queue))
+    assert run_cli(capsys, *call, "--lag", "1", "--late", "wait")[0] == output.OK
+    status, out, _ = run_cli(capsys, *call, "--lag", "1", "--late", late)
+    assert status == output.FINDINGS
+    assert out.startswith(f"error[{code}]: ")
+    assert text in out
+    assert f"check of 'queued': 1 error with --late {late} (" in out
+    write("same.py", QUEUED.replace('lag=2, late="drop"', queue.replace("wait", late)))
+    assert run_cli(capsys, "check", "same.py:experiment")[1].splitlines()[0] == out.splitlines()[0]
+
+
 ON_ONE_DEVICE = (
     QUEUED
     + """

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from hfdsl.errors import HfError
+from hfdsl.errors import HfError, SizeError
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.sizes import rows_in
@@ -32,7 +32,7 @@ def queue_specs(stages: QueueStages, sizes: Mapping[Any, int]) -> list[QueueSpec
 
     Raises:
         HfError: HF765 if a run cannot follow their groups.
-        SizeError: HF760 if a queue would never fill a batch.
+        SizeError: HF745 if rows are not whole groups, HF760 if a queue would never fill a batch.
     """
     queues, links = stages.queues, stages.links
     specs = [_spec(queue, sizes, trains=link.reads == TRAINER) for queue, link in zip(queues, links.of, strict=True)]
@@ -62,14 +62,14 @@ def groups_of(queue: StagedQueue, sizes: Mapping[Any, int]) -> tuple[int | None,
     """The maximum number of groups per step, and the number per batch; None if a size is unknown.
 
     Raises:
-        HfError: HF765 if the rows of either are not whole groups.
+        SizeError: HF745 if the rows of either are not whole groups.
     """
     put_in = dispatched_rows(queue, sizes).rows.get(queue.rows_of)
     batch_rows = row_table(queue.consumer, sizes).rows.get(queue.queue_input)
     group = queue.queue.group
     for words, rows in (("a step puts in", put_in), ("a batch has", batch_rows)):
         if rows is not None and rows % group:
-            raise HfError("HF765", cut_group(queue.subject, words, rows, group))
+            raise SizeError("HF745", cut_group(queue.subject, words, rows, group))
     return (None if put_in is None else put_in // group, None if batch_rows is None else batch_rows // group)
 
 
