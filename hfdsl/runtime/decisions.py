@@ -124,7 +124,10 @@ def check_one_run(decisions: Iterable[Decision]) -> None:
             first = decision.groups[0] if decision.groups else 0
             if first < begun.get(decision.queue, 0):
                 text = f"the log dispatches group {first} of '{decision.queue}' twice: it has the decisions of several"
-                raise CheckpointError("HF761", f"{text} runs, one after another; write each run to a file of its own")
+                advice = "write each run to a file of its own"
+                if first:  # a run that was killed after its last save makes some decisions again
+                    advice = f"{advice}, and after a load cut that file to its first running.decisions lines"
+                raise CheckpointError("HF761", f"{text} runs, one after another; {advice}")
             begun[decision.queue] = first + len(decision.groups)
 
 

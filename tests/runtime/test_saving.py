@@ -162,9 +162,18 @@ def saved(tmp_path: Path) -> Path:
 def test_another_mesh_or_seed_is_refused(saved: Path) -> None:
     assert load(saved, deployment(actors=4)) == (
         "HF905: the state comes from another run: it has 'actor' on Mesh(pp=1 dp=2 tp=1) instead of "
-        "Mesh(pp=1 dp=4 tp=1)"
+        "Mesh(pp=1 dp=4 tp=1); launch with the seed, the roles and the meshes that were saved"
     )
     assert "it has seed 7 instead of 8" in load(saved, deployment(), seed=8)
+
+
+def test_a_save_that_did_not_end_and_a_folder_that_is_not_there_are_told_apart(saved: Path) -> None:
+    (saved / "state.json").unlink()
+    assert load(saved, deployment()) == (
+        "HF906: the state cannot be read: DIR has no state.json, which a save writes last: that save did not end; load "
+        "an earlier one"
+    )
+    assert load(saved / "1", deployment()) == "HF906: the state cannot be read: there is no folder DIR"
 
 
 def test_a_state_that_is_not_there_is_reported(saved: Path) -> None:

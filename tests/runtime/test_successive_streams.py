@@ -157,9 +157,37 @@ def test_a_log_of_several_runs_is_refused(late: Late, tmp_path: Path) -> None:
     for _ in range(2):
         with launched(late) as running:
             list(running.stream(prompts(3, 4), log=tmp_path / "log"))
-    text = "HF761: the log dispatches group 0 of 'queue' twice: it has the decisions of several runs"
+    text = "HF761: the log dispatches group 0 of 'queue' twice: it has the decisions of several runs, .* of its own$"
     with launched(late) as running, pytest.raises(CheckpointError, match=text):
         running.stream(prompts(3, 4), replay=tmp_path / "log")
+
+
+@BOTH
+def test_the_log_of_a_run_that_was_killed_is_cut_to_the_decisions_of_its_checkpoint(late: Late, tmp_path: Path) -> None:
+    log, given = tmp_path / "log", prompts(6, 4)
+    with launched(late) as running:
+        stream = running.stream(given, log=log)
+        next(stream)
+        running.save(tmp_path / "saved")
+        read = running.batches_read
+        next(stream)  # and then the run is killed
+    lines = log.read_text("utf-8").splitlines(keepends=True)
+    with launched(late) as running:
+        running.load(tmp_path / "saved")
+        assert running.decisions < len(lines)
+        kept = "".join(lines[: running.decisions])
+        rest = numbers(running.stream(given[read:], log=log))
+    with (
+        launched(late) as running,
+        pytest.raises(CheckpointError, match=r"cut that file to its first running\.decisions"),
+    ):
+        running.stream(given, replay=log)
+    log.write_text(kept, "utf-8")
+    with launched(late) as running:
+        running.load(tmp_path / "saved")
+        assert numbers(running.stream(given[read:], log=log)) == rest
+    with launched(late) as running:
+        assert numbers(running.stream(given, replay=log))[-len(rest) :] == rest
 
 
 @pytest.mark.parametrize("what", [4, None, "prompts", prompts(1, 4)[0], {"prompts": prompts(1, 4)[0]}])

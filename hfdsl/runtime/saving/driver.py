@@ -120,7 +120,8 @@ def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:
         if placed.get(role) == manifest.meshes[role] and len(states) != deployment[role].mesh.world_size
     ]
     if differences:
-        raise CheckpointError("HF905", f"the state comes from another run: it has {'; '.join(differences)}")
+        message = f"the state comes from another run: it has {'; '.join(differences)}"
+        raise CheckpointError("HF905", f"{message}; launch with the seed, the roles and the meshes that were saved")
     return manifest
 
 
@@ -137,6 +138,10 @@ def parse_manifest(folder: Path) -> Manifest:
             seed=manifest["seed"],
             stream=SavedStream.from_dict(manifest["stream"]) if "stream" in manifest else None,
         )
+    except FileNotFoundError:
+        lacks = f"has no {MANIFEST}, which a save writes last: that save did not end; load an earlier one"
+        why = f"{folder} {lacks}" if folder.is_dir() else f"there is no folder {folder}"
+        raise CheckpointError("HF906", f"the state cannot be read: {why}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
 
