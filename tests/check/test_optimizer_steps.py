@@ -256,6 +256,23 @@ WITH_HEAD = (
         "self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n"
         "        self.optimizer.add_param_group({'params': self.head.parameters()})"
     ),
+    (
+        "parameters = [*self.model.parameters()]\n        parameters += self.head.parameters()\n"
+        "        self.optimizer = torch.optim.SGD(parameters, 0.1)"
+    ),
+    (
+        "parameters = [*self.model.parameters()]\n        parameters.extend(self.head.parameters())\n"
+        "        self.optimizer = torch.optim.SGD(parameters, 0.1)"
+    ),
+    (
+        "self.learned = [*self.model.parameters(), *self.head.parameters()]\n"
+        "        self.optimizer = torch.optim.SGD(self.learned, 0.1)"
+    ),
+    (
+        "self.learned = [*self.model.parameters()]\n"
+        "        self.learned.append(self.head.weight)\n"
+        "        self.optimizer = torch.optim.SGD(self.learned, 0.1)"
+    ),
 )
 MEANT = (
     "self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n        self.head.requires_grad_(False)",
@@ -281,6 +298,15 @@ def test_a_head_that_no_optimizer_has_is_reported(tmp_path: Path, optimizer: str
 @pytest.mark.parametrize("optimizer", WITH_HEAD)
 def test_a_head_that_an_optimizer_has_is_not(tmp_path: Path, optimizer: str) -> None:
     module = loaded(tmp_path, HEADS.format(optimizer=optimizer))
+    assert head_learns(module)
+    assert module.step.check(dims={module.B: 2}).codes == ()
+
+
+def test_a_role_that_is_a_module_has_all_parameters(tmp_path: Path) -> None:
+    text = HEADS.format(optimizer="self.optimizer = torch.optim.SGD(self.parameters(), 0.1)")
+    text = text.replace("(hf.Worker)", "(hf.Worker, nn.Module)")
+    text = text.replace("self.model = nn", "nn.Module.__init__(self)\n        self.model = nn", 1)
+    module = loaded(tmp_path, text)
     assert head_learns(module)
     assert module.step.check(dims={module.B: 2}).codes == ()
 

@@ -7,7 +7,8 @@ A worked example, in which the head stays random::
 
     loss = (self.head(self.model(ids)) - returns).square().mean()
 
-Code that freezes anything, or hands a module on to something else than an optimizer, may mean it.
+Code that freezes anything may mean it. Code that hands a module or its parameters on, other than to an optimizer, to be
+initialized or to be clipped, may have it learn in a way that is not followed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ MEANT: Final = re.compile(r".*(base|expert|frozen|fixed|old|prior|proj|random|re
 CONSTANT: Final = NO_GRADIENT | {"detach"}
 """Names in code that computes without a gradient."""
 
+PARTS: Final = frozenset(
+    {"bias", "buffers", "children", "modules", "named_children", "named_modules", "named_parameters", "parameters"}
+    | {"weight"}
+)
+"""The names by which code gets at the parameters of a module."""
+
 BY_HAND: Final = frozenset(
     {"add_", "add_param_group", "copy_", "data", "freeze", "lerp_", "mul_", "param_groups", "requires_grad"}
     | {"requires_grad_", "sub_"}
@@ -53,7 +60,8 @@ def unlearned_modules(code: RoleCode, role: type, method: str) -> Iterator[Unlea
     learned = frozenset[str]().union(*(learned_attributes(*made) for made in optimizers))
     everything = [*chain.from_iterable(code.functions.values())]
     names = frozenset[str]().union(*(function.names for function in everything))
-    if not learned or not learned.isdisjoint(code.functions) or not BY_HAND.isdisjoint(names):
+    unknown = PARTS.union(code.functions)  # those of all modules, if the role is one, or of a method
+    if not learned or not learned.isdisjoint(unknown) or not BY_HAND.isdisjoint(names):
         return
     own = [function for function in own_functions(code, role) if function in [*code.reached(method, "__init__")]]
     reached = [function for function in own if function.definition.name != "__init__"]
@@ -89,9 +97,17 @@ def _called(function: ReadFunction) -> set[str]:
 
 
 def _is_only_called(function: ReadFunction, attribute: str) -> bool:
-    """Whether a function only sets, calls or initializes a module, or goes through its parameters."""
+    """Whether a function only sets, calls or initializes a module, or clips its gradients."""
     nodes = [*nodes_of(function.definition)]
-    known = {node.func for node in nodes if isinstance(node, ast.Call)}
-    known |= {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    harmless = {inner for call in calls if _initializes_or_clips(function, call) for inner in nodes_of(call)}
+    known = {call.func for call in calls}
+    known |= {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr not in PARTS}
+    known |= {node.value for node in nodes if isinstance(node, ast.Attribute) and node in harmless}
     uses = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == attribute and variable(node)]
     return all(use in known or isinstance(use.ctx, ast.Store) for use in uses)
+
+
+def _initializes_or_clips(function: ReadFunction, call: ast.Call) -> bool:
+    """Whether a call initializes parameters, or clips their gradients."""
+    return function.path(call.func).startswith(("torch.nn.init.", "torch.nn.utils.clip_grad"))
