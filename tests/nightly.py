@@ -8,5 +8,5 @@ NIGHTLY = bool(os.environ.get("HFDSL_NIGHTLY"))
 
 
 def examples(count: int) -> int:
-    """How many examples a property tries: ``count`` in the nightly run, a quarter of it in any other."""
-    return count if NIGHTLY else max(count // 4, 1)
+    """How many examples a property tries: ``count`` in the nightly run; in any other an eighth of it, at least 2."""
+    return count if NIGHTLY else max(count // 8, 2)

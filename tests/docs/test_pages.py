@@ -30,6 +30,7 @@ def test_every_block_of(page: Path, folder: Path) -> None:
     PageRun(page, folder, whole=False).run()
 
 
+@pytest.mark.nightly
 def test_every_block_of_the_imperative_layer(folder: Path, ray_cluster: Any) -> None:
     [page] = (page for page in PAGES if page.stem == RAY)
     PageRun(page, folder, whole=True).run()

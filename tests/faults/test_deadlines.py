@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +100,13 @@ def test_a_method_ends_at_its_own_deadline(tmp_path: Path, ray_cluster: Any, rel
     plan = judging.compile(places(), optimize=hf.Optimize(relay=relay))
     with plan.launch("ray", worker_env={FOLDER: str(tmp_path)}, deadline=LAUNCH) as running:
         (tmp_path / "judge.score 1").write_text("hang")
-        start = time.monotonic()
         with pytest.raises(DeadlineError, match=r"^HF807: 'judge.score' was not done in step 0 after 5 s") as failure:
             running.step(PROMPTS)
-        assert time.monotonic() - start < LAUNCH / 4
         assert "register(..., deadline=...) of score sets this" in failure.value.message
         hung(failure, 1, "score")
 
 
-@pytest.mark.nightly_besides("SIGSTOP-False")
+@pytest.mark.nightly
 @pytest.mark.parametrize("relay", [False, True])
 @pytest.mark.parametrize("how", ["SIGSTOP", "hang"])
 def test_a_function_that_does_not_end_is_named_at_the_deadline_of_its_processes(
@@ -119,12 +116,10 @@ def test_a_function_that_does_not_end_is_named_at_the_deadline_of_its_processes(
     with plan.launch("ray", worker_env={FOLDER: str(tmp_path)}, deadline=LAUNCH) as running:
         running.step(PROMPTS)
         (tmp_path / "weighed 0").write_text(how)
-        start = time.monotonic()
         with pytest.raises(
             DeadlineError, match=r"^HF807: 'weighed' was not done in step 1 after 6 s on 1 of 1 "
         ) as failure:
             running.step(PROMPTS)
-        assert time.monotonic() - start < LAUNCH / 4
     assert "hf.place(Judge, ..., deadline=...) sets this" in failure.value.message
     [line] = [line for line in failure.value.message.splitlines() if line.startswith("  rank ")]
     stack = r"gave no stack" if how == "SIGSTOP" else r"runs weighed \(.*deadline_programs.py"

@@ -44,6 +44,14 @@ class Record:
         return cls([row for part in parts for row in part.rows])
 
 
+def wait_for(file: Path) -> None:
+    """Wait until a file is there, a minute at most."""
+    for _ in range(6000):
+        if file.exists():
+            return
+        time.sleep(0.01)
+
+
 class Accumulator(Worker):
     """Starts at its rank."""
 
@@ -67,10 +75,13 @@ class Accumulator(Worker):
     def about(self) -> tuple[int, int, int, int, str]:
         return self.rank, self.world_size, self.local_rank, self.local_world_size, str(self.coordinates)
 
-    def fail(self, on: int) -> int:
+    def fail(self, on: int, folder: str = "") -> int:
+        """One rank raises; the others end once the test releases them in a folder, or after a minute."""
         if self.rank == on:
             raise ValueError(f"no good {on}")
-        time.sleep(1.5 if on == self.world_size - 1 else 0)
+        if folder:
+            wait_for(Path(folder, "released"))
+            Path(folder, f"ended {self.rank}").touch()
         return self.rank
 
     def die(self) -> None:

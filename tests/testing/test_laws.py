@@ -222,7 +222,7 @@ def test_every_law_has_a_protocol_that_breaks_it_alone() -> None:
 def test_a_protocol_that_breaks_one_law_is_found_by_that_law_alone(law: str) -> None:
     protocol, options = MUTANTS[law]
     with pytest.raises(BrokenLaws) as raised:
-        check_laws(protocol, **options, max_examples=examples(200))
+        check_laws(protocol, **options, max_examples=examples(400))
     assert [broken.law.id for broken in raised.value.broken] == [law], str(raised.value)
 
 

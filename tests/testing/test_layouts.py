@@ -456,6 +456,7 @@ def test_sharded_roles_hold_what_they_declare_on_ray(mesh: hf.Mesh, ray_cluster:
     check_layouts(synced(Actor, mesh, hf.Mesh(tp=2), "fsdp"), backend="ray")
 
 
+@pytest.mark.nightly
 def test_shards_in_another_order_are_found(ray_cluster: Any) -> None:
     with pytest.raises(BrokenLayoutError, match=rf"'actor', rank 0 .*'{EMBEDDINGS}'\[0, 0\] is .* from \[0, 0\]"):
         check_layouts(synced(Reversed, hf.Mesh(dp=2), hf.Mesh(), "fsdp"), backend="ray")

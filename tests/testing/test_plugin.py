@@ -118,6 +118,7 @@ def test_a_size_that_is_none_is_reported(tmp_path: Path) -> None:
     assert "hf_nodes is a whole number of at least 1, got 0" in printed
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_leaks_of_a_test_on_the_cluster_are_reported_with_their_names(tmp_path: Path) -> None:
     tests = """
