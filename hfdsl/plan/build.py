@@ -106,7 +106,7 @@ def with_graph(plan: Plan, graph: Graph) -> CompiledPlan:
     Raises:
         WiringError: HF742 if a queue is dynamic, and a value goes around one.
     """
-    return plan_of(_context(plan, graph), plan.report, plan.optimize)
+    return plan_of(context_of(plan, graph), plan.report, plan.optimize)
 
 
 def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
@@ -123,17 +123,18 @@ def compile_stages(plan: Plan) -> tuple[tuple[Stage, CompiledPlan], ...]:
     for stage in stages(plan.graph, plan.inference):
         queues = frozenset(node.id for node in stage.graph.inputs if node.label in stage.reads)
         optimize = replace(plan.optimize, balance=False) if in_flight and stage.feeds else plan.optimize
-        compiled.append((stage, _plan(_context(plan, stage.graph), plan.report, optimize, queues)))
+        compiled.append((stage, _plan(context_of(plan, stage.graph), plan.report, optimize, queues)))
     return tuple(compiled)
 
 
 def _first_syncs(plan: Plan) -> CompiledPlan | None:
     """The plan of what a stream sends before its first dispatch; None if that is nothing."""
     graph = first_syncs(plan.graph)
-    return None if graph is None else _plan(_context(plan, graph), plan.report, plan.optimize)
+    return None if graph is None else _plan(context_of(plan, graph), plan.report, plan.optimize)
 
 
-def _context(plan: Plan, graph: Graph) -> Context:
+def context_of(plan: Plan, graph: Graph) -> Context:
+    """The context of another ``graph``, with the deployment, sizes and switches of a plan."""
     program = Program(graph, infer(graph), plan.deployment)
     return replace(Context.of(program, dict(plan.dims)), offload=plan.optimize.offload)
 

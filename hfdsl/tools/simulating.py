@@ -9,14 +9,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check.context import Context
-from hfdsl.check.program import Program
 from hfdsl.check.report import CheckError
 from hfdsl.check.run import build_report
 from hfdsl.errors import SizeError, WiringError
-from hfdsl.graph.infer import infer
 from hfdsl.graph.program import Queue
-from hfdsl.plan.build import with_graph
+from hfdsl.plan.build import context_of, with_graph
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.queues import decides, out_of_step
@@ -139,8 +136,7 @@ def _with_late(plan: CompiledPlan, late: Late) -> CompiledPlan:
         for node in plan.graph.nodes
     )
     graph, start = replace(plan.graph, nodes=nodes), perf_counter()
-    context = Context.of(Program(graph, infer(graph), plan.deployment), dict(plan.dims))
-    report = build_report(context, start, repairs=False)
+    report = build_report(context_of(plan, graph), start, repairs=False)
     if not report.ok:
         raise CheckError(replace(report, facts=f" with --late {late}{report.facts}"))
     return with_graph(plan, graph)

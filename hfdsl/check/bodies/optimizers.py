@@ -27,7 +27,7 @@ def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunctio
 
     An optimizer of something else than what the role keeps, such as of the noise that a call tunes, is left out.
     """
-    kept = frozenset(name for name, made in made_by_torch(code).items() if learned_attributes(*made))
+    kept = frozenset(name for name, place in made_by_torch(code).items() if _learned_by(*place))
     waiting, seen = [method], set[str]()
     while waiting:
         name = waiting.pop()
@@ -42,8 +42,13 @@ def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunctio
         seen.add(name)
 
 
-def learned_attributes(function: ReadFunction, call: ast.Call) -> frozenset[str]:
-    """The attributes of the role that an optimizer gets the parameters of, also under a name of the constructor."""
+def learned_attributes(code: RoleCode) -> frozenset[str]:
+    """The attributes of the role that its optimizers get the parameters of."""
+    return frozenset[str]().union(*(_learned_by(*place) for place in made_by_torch(code).values()))
+
+
+def _learned_by(function: ReadFunction, call: ast.Call) -> frozenset[str]:
+    """The attributes that one optimizer gets the parameters of, also under a name of the constructor."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)][:1]
     match given:
         case [ast.Name(name)]:

@@ -149,9 +149,9 @@ class FunctionScope:
     def unbind(self, names: AbstractSet[str]) -> None:
         """Forget what names were bound to, and what ``functools.partial`` and tuples made of their old values."""
         partials, closures, objects, choices, tuples = self.bindings
-        for made in (partials, tuples):
-            for name in [name for name, node in made.items() if names & {name, *_names(node)}]:
-                del made[name]
+        for bound in (partials, tuples):
+            for name in [name for name, node in bound.items() if names & {name, *_names(node)}]:
+                del bound[name]
         for name in names:
             closures.pop(name, None)
             objects.pop(name, None)

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from hfdsl.check.bodies.calls import NO_GRADIENT
-from hfdsl.check.bodies.optimizers import learned_attributes, made_by_torch, variable
+from hfdsl.check.bodies.optimizers import learned_attributes, variable
 from hfdsl.check.bodies.role_code import ReadFunction, RoleCode, own_functions
 from hfdsl.check.syntax_trees import nodes_of
 
@@ -56,8 +56,7 @@ class UnlearnedModule(NamedTuple):
 
 def unlearned_modules(code: RoleCode, role: type, method: str) -> Iterator[UnlearnedModule]:
     """The modules that a method computes with, and that no optimizer of the role has."""
-    optimizers = [*made_by_torch(code).values()]
-    learned = frozenset[str]().union(*(learned_attributes(*made) for made in optimizers))
+    learned = learned_attributes(code)
     everything = [*chain.from_iterable(code.functions.values())]
     names = frozenset[str]().union(*(function.names for function in everything))
     unknown = PARTS.union(code.functions)  # those of all modules, if the role is one, or of a method

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from hfdsl.check.bodies.optimizers import learned_attributes, made_by_torch
+from hfdsl.check.bodies.optimizers import learned_attributes
 from hfdsl.check.bodies.role_code import RoleCode, code_of
 from hfdsl.check.bodies.shared_models import shared_models
 from hfdsl.check.context import Context
@@ -97,7 +97,7 @@ def references_are_kept_apart(context: Context) -> Iterator[Finding]:
     for node in training_calls(program) if not program.graph.misuses else ():
         role = program.role_class(node.role)
         code = code_of(role)
-        learned = frozenset[str]().union(*(learned_attributes(*made) for made in made_by_torch(code).values()))
+        learned = learned_attributes(code)
         used = {name for function in code.reached(node.method) for name in function.names}
         for shared in shared_models(code, role) if code.is_whole and not _may_exchange_weights(code) else ():
             pair = {shared.attribute, shared.other}

@@ -15,11 +15,11 @@ models, such as of a reward model that learns, may be rewards themselves. ``kl_s
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
+from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.syntax import definition_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, sampling_calls, training_calls, updates_after
@@ -32,10 +32,10 @@ from hfdsl.check.program import Program
 from hfdsl.check.syntax_trees import nodes_of
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.signatures import Signature
 
 REWARD: Final = re.compile(r"(.*_)?(advantages?|gains?|returns?|rewards?|scores?)")
 """The names of what a policy learns to raise."""
-
 
 ADVANTAGE: Final = re.compile(r"(.*_)?adv(antage)?s?(_.*)?")
 """The names of what makes a response likelier if it is above 0."""
@@ -46,77 +46,76 @@ REVERSED: Final = re.compile(
 )
 """The names of what may be lowered on purpose."""
 
+ReturnedColumns: TypeAlias = Callable[[Program, Node, Signature], Iterator[tuple[str, Quantity]]]
+"""The columns that a rule looks for, among those that a call of a user's function returns, by name."""
+
 
 def rewards_have_their_signs(context: Context) -> Iterator[Finding]:
     """HF353: rewards of a user's function do not rise with the KL to a reference."""
-    program, reported = context.program, set[object]()
-    for node in program.graph.nodes if not program.graph.misuses else ():
-        update = next(updates_after(program, node), None) if isinstance(node.op, FunctionCall) else None
-        for name, term in _raised(program, node) if update is not None else ():
-            if update is not None and term.place not in reported:
-                reported.add(term.place)
-                yield Finding(
-                    "HF353",
-                    f"'{node.label}' returns '{name}' that rise with the KL to the reference: the policy is rewarded "
-                    "for leaving it",
-                    Label(term.place, "the KL in the rewards"),
-                    (Label(node.span, "called here"), Label(update.span, "learns from the result")),
-                    notes=("subtract the KL from rewards, and add it to costs",),
-                )
+    for node, update, name, term in _learned_columns(context.program, _raised):
+        yield Finding(
+            "HF353",
+            f"'{node.label}' returns '{name}' that rise with the KL to the reference: the policy is rewarded for "
+            "leaving it",
+            Label(term.place, "the KL in the rewards"),
+            (Label(node.span, "called here"), Label(update.span, "learns from the result")),
+            notes=("subtract the KL from rewards, and add it to costs",),
+        )
 
 
 def advantages_rise_with_rewards(context: Context) -> Iterator[Finding]:
     """HF358: advantages of a user's function do not fall with the rewards that they are made of."""
-    program, reported = context.program, set[object]()
+    program = context.program
     samplers = {program.graph.nodes[call].role for call in Dependences(program).samplers}
-    if program.graph.misuses or len(samplers) != 1:
+    if len(samplers) != 1:
         return  # several policies may be opponents
-    for node in program.graph.nodes:
-        update = next(updates_after(program, node), None) if isinstance(node.op, FunctionCall) else None
-        for name, gain in _lowered(node) if update is not None else ():
-            if update is not None and gain.place not in reported:
-                reported.add(gain.place)
-                yield Finding(
-                    "HF358",
-                    f"'{node.label}' returns '{name}' that fall as rewards rise: the policy makes its better responses "
-                    "rarer",
-                    Label(gain.place, "falls with the reward"),
-                    (Label(node.span, "called here"), Label(update.span, "learns from the result")),
-                    notes=("subtract the baseline from the reward",),
-                )
+    for node, update, name, gain in _learned_columns(program, _lowered):
+        yield Finding(
+            "HF358",
+            f"'{node.label}' returns '{name}' that fall as rewards rise: the policy makes its better responses rarer",
+            Label(gain.place, "falls with the reward"),
+            (Label(node.span, "called here"), Label(update.span, "learns from the result")),
+            notes=("subtract the baseline from the reward",),
+        )
 
 
-def _lowered(node: Node) -> Iterator[tuple[str, Quantity]]:
+def _learned_columns(program: Program, columns: ReturnedColumns) -> Iterator[tuple[Node, Node, str, Quantity]]:
+    """The columns of users' functions that updates learn from, each place once: call, update, name and quantity."""
+    reported = set[object]()
+    for node in program.graph.nodes if not program.graph.misuses else ():
+        if not isinstance(node.op, FunctionCall) or node.op.signature.is_ready_made:
+            continue
+        update = next(updates_after(program, node), None)
+        if update is None:
+            continue
+        for name, quantity in columns(program, node, node.op.signature):
+            if quantity.place not in reported:
+                reported.add(quantity.place)
+                yield node, update, name, quantity
+
+
+def _lowered(_: Program, node: Node, signature: Signature) -> Iterator[tuple[str, Quantity]]:
     """The advantages that a function returns and that fall with columns of rewards, by name."""
-    if not isinstance(node.op, FunctionCall) or node.op.signature.is_ready_made:
+    definition = definition_of(signature.body)
+    if definition is None:
         return
-    definition = definition_of(node.op.signature.body)
-    if definition is None or any(REVERSED.fullmatch(name.lower()) for name in _names(definition)):
+    names = {definition.name, *map(last_name, nodes_of(definition))}
+    if any(REVERSED.fullmatch(name.lower()) for name in names):
         return
-    body = PolicyInterpretation.of(node.op.signature, definition)
+    body = PolicyInterpretation.of(signature, definition)
     body.names |= static_numbers(node)
     for name, value in body.completed().columns.items():
-        falls = isinstance(value, Quantity) and value.kind == "advantage" and value.sign < 0 and not value.statistic
-        if ADVANTAGE.fullmatch(name) and isinstance(value, Quantity) and falls:
+        is_advantage = ADVANTAGE.fullmatch(name) and isinstance(value, Quantity) and value.kind == "advantage"
+        if isinstance(value, Quantity) and is_advantage and value.sign < 0 and not value.statistic:
             yield name, value
 
 
-def _names(definition: ast.AST) -> set[str]:
-    """The names in a function, with its own."""
-    nodes = [*nodes_of(definition)]
-    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    names |= {node.id for node in nodes if isinstance(node, ast.Name)}
-    return names | {definition.name} if isinstance(definition, ast.FunctionDef) else names
-
-
-def _raised(program: Program, node: Node) -> Iterator[tuple[str, Quantity]]:
+def _raised(program: Program, node: Node, signature: Signature) -> Iterator[tuple[str, Quantity]]:
     """The columns of a function that rise with a KL, each with its term."""
-    if not isinstance(node.op, FunctionCall) or node.op.signature.is_ready_made:
-        return
-    definition, policies = definition_of(node.op.signature.body), {call.role for call in sampling_calls(program, node)}
+    definition, policies = definition_of(signature.body), {call.role for call in sampling_calls(program, node)}
     if definition is None or not any(policies):
         return
-    body = PolicyInterpretation.of(node.op.signature, definition)
+    body = PolicyInterpretation.of(signature, definition)
     body.unknown_columns = frozenset(_of_others(program, node, policies))
     body.names |= static_numbers(node)
     for name, value in body.completed().columns.items():

@@ -37,7 +37,6 @@ MASKS: Final = frozenset(MASK_COLUMNS)
 LIBRARY: Final = frozenset({"hfdsl", "rl"})
 """Parts of the names of what hfdsl has for losses, some of which takes a whole record."""
 
-
 USES: Final = MASKS | {"row_versions", "rows_version"}
 """Names by which code may leave late rows out."""
 
