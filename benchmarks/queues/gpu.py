@@ -240,7 +240,7 @@ class Measured:
         """The calls by which larger lags are predicted, from this run with a lag of 1, where they overlap.
 
         On GPUs of their own they are those of this run. On a ``shared`` GPU they are those of the run without a queue,
-        with the utilization of ``GENERATE`` beside which the actor's calls take as long as they do here.
+        with the interference of ``GENERATE`` beside which the actor's calls take as long as they do here.
         """
         if not shared:
             return self.calls
@@ -248,8 +248,9 @@ class Measured:
             sum(mean(times.seconds) for name, times in run.calls.items() if name.startswith("actor."))
             for run in (self, alone)
         )
-        utilization = min(1.0, max(0.0, beside / by_themselves - 1))
-        return {**alone.calls, GENERATE: replace(alone.calls[GENERATE], utilization=utilization)}
+        generate = alone.calls[GENERATE]
+        interference = min(generate.utilization, max(0.0, beside / by_themselves - 1))
+        return {**alone.calls, GENERATE: replace(generate, interference=interference)}
 
 
 def mean_of(results: Sequence[Measured]) -> Measured:
@@ -391,10 +392,10 @@ def row(
     """
     result, base, overlapped = results[case], results.get(case.synchronous), results.get(case.overlapping)
     calls = dict(base.calls) if base is not None else {}
-    of_gpu = ""
+    interference = ""
     if base is not None and overlapped is not None and (case.calls > 2 or args.gpus == "one"):
         calls = dict(overlapped.overlapping(base, shared=args.gpus == "one"))
-        of_gpu = f"{calls[GENERATE].utilization:.0%}" if args.gpus == "one" else ""
+        interference = f"{calls[GENERATE].sharing.interference:.0%}" if args.gpus == "one" else ""
     ratio = predicted = off = own = ""
     engine = f"{result.occupied:.2f} s" if result.occupied else ""
     if base is not None:
@@ -421,7 +422,7 @@ def row(
         "off by": off,
         "by its own calls": own,
         "of the engine": engine,
-        "of the GPU": of_gpu,
+        "interference": interference,
         "calls, s (GPU)": ", ".join(
             f"{name} {of_each_step(calls)}" + (f" ({calls.utilization:.0%})" if case.lag is None else "")
             for name, calls in result.calls.items()

@@ -26,8 +26,9 @@ of its own with n tokens: it begins when its call n rounds before has ended. If 
 engine, its ``engine_utilization``, the engine needs this part of the call's seconds for each step.
 
 Processes on one device run at the same time. The device needs the seconds of all its calls for each step, each times
-the call's ``utilization``, the part of the device that it keeps busy while it runs alone. Calls at once in an engine
-need this part of the time that the engine needs for them.
+the call's ``interference``, the part of the device that it takes from others: its ``utilization``, with which it keeps
+the device busy while it runs alone, or less where kernels run side by side. Calls at once in an engine need this part
+of the time that the engine needs for them.
 
 Where a batch of a queue is not what a step puts in, stages have no rounds, and only the work of processes and devices
 is counted, for each result: with ``rows=`` of half of a dispatch, an engine that takes 41 s generates once for every
@@ -94,12 +95,14 @@ def throughput(
     lag: int | None = None,
     *,
     utilization: Mapping[str, float] | None = None,
+    interference: Mapping[str, float] | None = None,
     engine_utilization: Mapping[str, float] | None = None,
 ) -> Throughput:
     """Predict the speed of a plan with queues from the seconds that each call takes; a call without any counts as 0.
 
-    ``lag`` stands in the place of that of every queue. A call without a ``utilization`` keeps its device busy, and one
-    without an ``engine_utilization`` its engine.
+    ``lag`` stands in the place of that of every queue. A call without a ``utilization`` keeps its device busy, one
+    without an ``interference`` slows others down by its utilization, and one without an ``engine_utilization`` keeps
+    its engine busy.
 
     Raises:
         WiringError: HF992 for a plan without queues, whose steps are one after another, or with batches of an unknown
@@ -135,9 +138,19 @@ def throughput(
         raise WiringError("HF740", f"throughput: {problem}")
     _check_calls(plan, "seconds", seconds, math.inf)
     _check_calls(plan, "utilization", utilization or {}, 1)
+    _check_calls(plan, "interference", interference or {}, 1)
+    for label, part in (interference or {}).items():
+        if part > (most := (utilization or {}).get(label, 1.0)):
+            text = f"'{label}' takes at most its utilization, {most:g}, got {part!r}"
+            raise WiringError("HF202", f"interference= of throughput: {text}")
     _check_calls(plan, "engine_utilization", engine_utilization or {}, 1)
     work = _Work(
-        plan, seconds, utilization=utilization or {}, engine_utilization=engine_utilization or {}, rates=_rates(plan)
+        plan,
+        seconds,
+        utilization=utilization or {},
+        interference=interference or {},
+        engine_utilization=engine_utilization or {},
+        rates=_rates(plan),
     )
     busiest = max(work.cycles(), key=lambda cycle: cycle.ratio, default=Cycle((), 0.0, 1))
     ends_of_queues = [(plan.split.producer(node), plan.split.of[node.id]) for node, _ in plan.split.queues]
@@ -166,6 +179,7 @@ class _Work:
         seconds: Mapping[str, float],
         *,
         utilization: Mapping[str, float],
+        interference: Mapping[str, float],
         engine_utilization: Mapping[str, float],
         rates: Sequence[Fraction],
     ) -> None:
@@ -174,6 +188,7 @@ class _Work:
         self.at_once = {step.label: number for step in plan.steps if (number := calls_at_once(plan, step)) > 1}
         self._in_engine = {label: engine_utilization.get(label, 1.0) for label in self.at_once}
         self._on_device = {label: utilization.get(label, 1.0) for label in self.calls}
+        self._taken = {label: interference.get(label, part) for label, part in self._on_device.items()}
         self._results = math.lcm(*(rate.denominator for rate in rates))
         self._counts = {step.label: int(rates[plan.split.of[step.node]] * self._results) for step in plan.steps}
 
@@ -184,7 +199,7 @@ class _Work:
         for label, number in self.at_once.items():
             yield self._busy(self.calls, [label], number)
             yield self._busy({label: self.calls[label] * self._in_engine[label]}, [label])
-        work = {label: self.calls[label] * part for label, part in self._on_device.items()}
+        work = {label: self.calls[label] * part for label, part in self._taken.items()}
         work |= {label: work[label] * max(part, 1 / self.at_once[label]) for label, part in self._in_engine.items()}
         for of_device in self._servers:
             yield self._busy(work, [label for labels in of_device for label in labels])

@@ -11,7 +11,7 @@ from hfdsl.graph.stages import syncs
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.queues import decides
 from hfdsl.plan.timeline import read_trace
-from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds
+from hfdsl.runtime.queues.durations import UTILIZATIONS, CallSeconds, DrawnSeconds
 from hfdsl.runtime.queues.groups import are_known
 from hfdsl.runtime.queues.plan_simulation import recorded_seconds
 from hfdsl.runtime.queues.stage_plans import queue_stages
@@ -20,9 +20,6 @@ from hfdsl.tools.call_times import no_time, times_of
 from hfdsl.tools.importing import UsageError
 from hfdsl.types.foreign_text import parse_toml
 from hfdsl.types.numbers import brief, is_number
-
-UTILIZATIONS = ("utilization", "engine_utilization")
-"""What a duration says of the call's device and engine."""
 
 
 def read_seconds(file: Path, plan: CompiledPlan) -> Mapping[str, CallSeconds]:
@@ -72,7 +69,7 @@ def _complete(recorded: Mapping[str, CallSeconds], file: Path, plan: CompiledPla
 
 
 def _call_seconds(label: str, entry: Any) -> DrawnSeconds:
-    """``41.0``, or ``{ median = 41.0, tail = 3.0, utilization = 0.5, engine_utilization = 0.8 }``.
+    """``41.0``, or ``{ median = 41.0, tail = 3.0, utilization = 0.5, interference = 0.1, engine_utilization = 0.8 }``.
 
     Raises:
         ValueError: for anything else.
@@ -82,7 +79,7 @@ def _call_seconds(label: str, entry: Any) -> DrawnSeconds:
     if not names_fit or not all(map(is_number, values.values())):
         raise ValueError(
             f'"{label}" is a number of seconds or {{ median = SECONDS, tail = P99/MEDIAN, utilization = SHARE, '
-            f"engine_utilization = SHARE }}, got {brief(entry)}"
+            f"interference = SHARE, engine_utilization = SHARE }}, got {brief(entry)}"
         )
     median, tail = float(values["median"]), float(values.get("tail", 1.0))
     if not (0 <= median < float("inf") and 1 <= tail < float("inf")):

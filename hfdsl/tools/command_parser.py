@@ -220,6 +220,14 @@ def _add_simulate(command: AddCommand, target: argparse.ArgumentParser) -> None:
         help="the share of its time in which a call that runs alone keeps its GPU busy (default: 1); repeatable",
     )
     simulate.add_argument(
+        "--interference",
+        action="append",
+        default=[],
+        metavar="CALL=SHARE",
+        help="beside the call, one that keeps the GPU busy takes 1 + SHARE times as long (default: its utilization); "
+        "repeatable",
+    )
+    simulate.add_argument(
         "--engine-utilization",
         action="append",
         default=[],

@@ -20,13 +20,13 @@ from hfdsl.plan.queues import decides, out_of_step
 from hfdsl.plan.timeline import TraceFile
 from hfdsl.plan.weight_senders import CopiedWeights, with_copied_weights
 from hfdsl.protocols.queueing import Late
-from hfdsl.runtime.queues.durations import CallSeconds, DrawnSeconds, RecordedSeconds, Utilization
+from hfdsl.runtime.queues.durations import UTILIZATIONS, CallSeconds, DrawnSeconds, RecordedSeconds, Utilization
 from hfdsl.runtime.queues.groups import queue_specs
 from hfdsl.runtime.queues.plan_simulation import PlanSimulation, with_lag
 from hfdsl.runtime.queues.queue_simulation import simulate_run
 from hfdsl.runtime.queues.stage_plans import queue_stages
 from hfdsl.runtime.queues.step_timing import SAME, bottleneck
-from hfdsl.tools.call_seconds import UTILIZATIONS, check_sizes, example, read_seconds
+from hfdsl.tools.call_seconds import check_sizes, example, read_seconds
 from hfdsl.tools.call_times import by_label
 from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import machine, say, show_json
@@ -106,23 +106,37 @@ def _with_utilization(
     Raises:
         UsageError: for a name that no call has, or what is no share.
     """
-    timed = dict(seconds)
+    changed: dict[str, dict[str, Any]] = {}
     for name in UTILIZATIONS:
-        shares = dict[str, float]()
-        for text in getattr(arguments, name):
-            call, _, share = text.rpartition("=")
+        for label, share in by_label(plan, _shares_by_call(name, arguments)).items():
+            changed.setdefault(label, {})[name] = share
+    timed = dict(seconds)
+    for label, shares in changed.items():
+        call_seconds = timed.get(label)
+        if isinstance(call_seconds, (DrawnSeconds, RecordedSeconds)):
             try:
-                shares[call] = float(share)
-                Utilization(utilization=shares[call])
-            except (ValueError, WiringError):
-                option = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{option} takes CALL=SHARE, with a share from 0 to 1, got '{text}'") from None
-        for label, share in by_label(plan, shares).items():
-            call_seconds = timed.get(label)
-            if isinstance(call_seconds, (DrawnSeconds, RecordedSeconds)):
-                changed: Any = {name: share}
-                timed[label] = replace(call_seconds, **changed)
+                timed[label] = replace(call_seconds, **shares)
+            except WiringError as error:
+                raise UsageError(f"'{label}': {error.message}") from None
     return timed
+
+
+def _shares_by_call(name: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """The shares of an option.
+
+    Raises:
+        UsageError: for what is no share.
+    """
+    shares = dict[str, float]()
+    for text in getattr(arguments, name):
+        call, _, share = text.rpartition("=")
+        try:
+            shares[call] = float(share)
+            Utilization(utilization=shares[call])
+        except (ValueError, WiringError):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} takes CALL=SHARE, with a share from 0 to 1, got '{text}'") from None
+    return shares
 
 
 def _with_late(plan: CompiledPlan, late: Late) -> CompiledPlan:

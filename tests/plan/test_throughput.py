@@ -77,15 +77,20 @@ def test_the_slowest_cycle_sets_the_pace(durations: dict[str, int], lag: int) ->
 @given(
     st.fixed_dictionaries({call: st.integers(0, 20) for call in CALLS}),
     st.fixed_dictionaries({call: st.sampled_from([0.0, 0.25, 0.5, 1.0]) for call in CALLS}),
+    st.fixed_dictionaries({call: st.sampled_from([0.0, 0.5, 1.0]) for call in CALLS}),
     st.integers(0, 4),
 )
 def test_no_step_is_faster_than_the_slowest_cycle_or_device(
-    durations: dict[str, int], utilization: dict[str, float], lag: int
+    durations: dict[str, int], utilization: dict[str, float], of_it: dict[str, float], lag: int
 ) -> None:
     """Where calls cannot slow each other down, it is the pace."""
     plan, seconds = on_one_device(), {call: float(duration) for call, duration in durations.items()}
-    predicted = throughput(plan, seconds, lag, utilization=utilization)
-    takes = {call: DrawnSeconds(seconds[call], utilization=utilization[call]) for call in CALLS}
+    interference = {call: utilization[call] * of_it[call] for call in CALLS}
+    predicted = throughput(plan, seconds, lag, utilization=utilization, interference=interference)
+    takes = {
+        call: DrawnSeconds(seconds[call], utilization=utilization[call], interference=interference[call])
+        for call in CALLS
+    }
     run = simulate_plan(with_lag(plan, lag), takes, 160)
     assert run.end >= 160 * predicted.seconds - 1e-6
     of_processes: dict[str, float] = {}
@@ -134,6 +139,8 @@ def test_a_device_is_named_with_the_seconds_that_its_calls_keep_it_busy() -> Non
     assert str(alone).endswith(" 14 s")
     assert throughput(on_one_device(), seconds, lag=4, utilization={"sampler.generate": 0.5}).seconds == 11
     assert throughput(on_one_device(), seconds, lag=4, utilization={"sampler.generate": 0.0}).seconds == 8
+    side_by_side = {"utilization": {"sampler.generate": 0.5}, "interference": {"sampler.generate": 0.25}}
+    assert throughput(on_one_device(), seconds, lag=4, **side_by_side).seconds == 9.5
 
 
 def test_what_is_slow_is_named() -> None:
@@ -219,6 +226,11 @@ def test_batches_of_an_unknown_number_of_steps_have_no_pace() -> None:
         ({"seconds": {"sampler.generate": "1"}}, "'sampler.generate' takes a number of at least 0, got '1'"),
         ({"seconds": {3: 1.0}}, "has no call '3'"),
         ({"seconds": [1.0]}, r"seconds= of throughput takes a dict of calls, got \[1.0\]"),
+        ({"interference": {"sampler.generate": 1.5}}, "interference= .* from 0 to 1, got 1.5"),
+        (
+            {"utilization": {"sampler.generate": 0.5}, "interference": {"sampler.generate": 0.75}},
+            "interference= of throughput: 'sampler.generate' takes at most its utilization, 0.5, got 0.75",
+        ),
         ({"engine_utilization": {"sampler.generate": -0.5}}, "engine_utilization= .* from 0 to 1, got -0.5"),
     ],
 )

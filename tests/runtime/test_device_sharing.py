@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hfdsl.runtime.queues.device_sharing import slowdowns
+from hfdsl.runtime.queues.device_sharing import Sharing, slowdowns
 
 Process = tuple[float, float]
 """A utilization, and the seconds from one phase on the device to the next while the process is alone."""
@@ -52,11 +52,31 @@ utilizations = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0.05, 0.95))
 @example([(0.5, 1.0), (0.5, 20.0)])
 def test_slowdowns_are_those_of_the_chain_however_long_phases_are(processes: list[Process]) -> None:
     expected = slowdowns_of_chain(processes)
-    assert slowdowns(tuple(utilization for utilization, _ in processes)) == pytest.approx(expected, rel=1e-6)
+    sharing = tuple(Sharing(utilization, utilization) for utilization, _ in processes)
+    assert slowdowns(sharing) == pytest.approx(expected, rel=1e-6)
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5))
-def test_a_device_is_never_more_than_busy_and_nobody_gets_faster(parts: list[float]) -> None:
-    times = slowdowns(tuple(parts))
-    assert all(1 - 1e-9 <= each <= len(parts) + 1e-9 for each in times)
-    assert sum(part / each for part, each in zip(parts, times, strict=True)) <= 1 + 1e-9
+sharings = st.tuples(utilizations, st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])).map(
+    lambda pair: Sharing(pair[0], pair[0] * pair[1])
+)
+
+
+@given(st.lists(sharings, min_size=1, max_size=4))
+def test_others_have_kernels_as_long_as_they_interfere(processes: list[Sharing]) -> None:
+    for number, times in enumerate(slowdowns(tuple(processes))):
+        others = [(process.interference, 1.0) for process in processes[:number] + processes[number + 1 :]]
+        [expected, *_] = slowdowns_of_chain([(processes[number].utilization, 1.0), *others])
+        assert times == pytest.approx(expected, rel=1e-6)
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_a_process_that_keeps_the_device_busy_takes_one_and_the_interference_as_long(part: float, of_it: float) -> None:
+    engine, trainer = Sharing(part, part * of_it), Sharing(1.0, 1.0)
+    assert slowdowns((engine, trainer)) == pytest.approx((1 + part, 1 + part * of_it))
+
+
+@given(st.lists(sharings, min_size=1, max_size=5))
+def test_a_device_is_never_more_than_busy_and_nobody_gets_faster(processes: list[Sharing]) -> None:
+    times = slowdowns(tuple(processes))
+    assert all(1 - 1e-9 <= each <= len(processes) + 1e-9 for each in times)
+    assert sum(process.interference / each for process, each in zip(processes, times, strict=True)) <= 1 + 1e-9

@@ -253,6 +253,16 @@ def test_a_device_that_is_idle_beside_the_host_is_used_by_others(utilization: fl
     assert (results[15] - results[5]) / 10 == pytest.approx(seconds_per_step)
 
 
+@pytest.mark.parametrize(("interference", "seconds_per_step"), [(0.5, 7.0), (0.25, 41 / 6), (0.0, 20 / 3)])
+def test_kernels_side_by_side_slow_the_smaller_ones_down(interference: float, seconds_per_step: float) -> None:
+    """Generation does 2/3 of a second's work beside an update, which takes 2 s and the interference of it longer."""
+    generate = DrawnSeconds(6.0, utilization=0.5, interference=interference)
+    results = simulate_plan(
+        plan(2, on_one_device), {"engine.generate": generate, "actor.update": DrawnSeconds(2.0)}, 20
+    ).results
+    assert (results[15] - results[5]) / 10 == pytest.approx(seconds_per_step)
+
+
 def test_ranks_that_train_together_are_as_slow_as_on_the_device_that_is_shared() -> None:
     """Beside 6 s of generation on one of two devices, an update of 2 s takes 4 s, and generation 2 s longer."""
     pool = hf.ResourcePool([2], use_gpu=False, name="devices")
@@ -301,7 +311,7 @@ def test_durations_of_a_users_own_occupy_the_device() -> None:
     assert (results[15] - results[5]) / 10 == pytest.approx(8.0)
 
 
-@pytest.mark.parametrize("name", ["utilization", "engine_utilization"])
+@pytest.mark.parametrize("name", ["utilization", "interference", "engine_utilization"])
 @pytest.mark.parametrize("share", [-0.1, 50.0, float("nan")])
 def test_a_utilization_is_a_share(name: str, share: float) -> None:
     with pytest.raises(WiringError, match=f"^HF202: {name} is a number from 0 to 1, got {share}$"):
@@ -309,6 +319,12 @@ def test_a_utilization_is_a_share(name: str, share: float) -> None:
     half: Any = {name: "half"}
     with pytest.raises(WiringError, match=f"^HF202: {name} is a number from 0 to 1, got 'half'$"):
         Utilization(**half)
+
+
+def test_no_call_slows_others_down_while_it_has_no_kernels() -> None:
+    with pytest.raises(WiringError, match=r"^HF202: interference is at most utilization, 0\.2, got 0\.3: a call slows"):
+        Utilization(utilization=0.2, interference=0.3)
+    assert Utilization(utilization=0.3, interference=0.3) != Utilization(utilization=0.3, interference=0.2)
 
 
 def test_without_a_lag_nodes_run_one_after_another() -> None:

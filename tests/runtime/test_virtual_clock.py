@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import factorial, prod
+from typing import TypeAlias
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hfdsl.runtime.queues.virtual_clock import ServerKey, VirtualCall, VirtualClock
+from hfdsl.runtime.queues.device_sharing import Sharing
+from hfdsl.runtime.queues.virtual_clock import NONE, ServerKey, VirtualCall, VirtualClock
+
+Wanted: TypeAlias = dict[tuple[str, ...] | int, Fraction]
+"""What a device is wanted for, by the processes of its calls, or the call of no process."""
 
 AT_ONCE = {"engine": 3, "sampler": 2, "actor": 1, "critic": 1, "reward": 1}
 
@@ -25,6 +30,7 @@ class Case:
     servers: tuple[str, ...]
     devices: tuple[str, ...]
     utilization: Fraction = Fraction(1)
+    interference: Fraction = Fraction(1)
     engine_utilization: Fraction = Fraction(1)
     after: frozenset[int] = frozenset()
     waits: bool = False
@@ -65,14 +71,19 @@ def ends_of(calls: Sequence[Case]) -> list[Fraction]:
             )
             for i in running
         }
-        wanted: dict[str, dict[tuple[str, ...] | int, Fraction]] = {}
+        wanted: dict[str, Wanted] = {}
+        taken: dict[str, Wanted] = {}
         for i in running:
             for device in calls[i].devices:
-                by_server = wanted.setdefault(device, {})
-                key = calls[i].servers or i
-                by_server[key] = max(by_server.get(key, Fraction(0)), calls[i].utilization)
+                for of_device, part in ((wanted, calls[i].utilization), (taken, calls[i].interference)):
+                    by_server = of_device.setdefault(device, {})
+                    key = calls[i].servers or i
+                    by_server[key] = max(by_server.get(key, Fraction(0)), part)
         slowdowns = {
-            i: max([Fraction(1)] + [_slowdown(wanted[device], calls[i].servers or i) for device in calls[i].devices])
+            i: max(
+                [Fraction(1)]
+                + [_slowdown(wanted[device], taken[device], calls[i].servers or i) for device in calls[i].devices]
+            )
             for i in running
         }
         speeds = {i: 1 / (in_engine[i] * slowdowns[i]) for i in running}
@@ -85,8 +96,8 @@ def ends_of(calls: Sequence[Case]) -> list[Fraction]:
     return [ends[i] for i in range(len(calls))]
 
 
-def _slowdown(wanted: Mapping[tuple[str, ...] | int, Fraction], server: tuple[str, ...] | int) -> Fraction:
-    others = [part for other, part in wanted.items() if other != server]
+def _slowdown(wanted: Wanted, taken: Wanted, server: tuple[str, ...] | int) -> Fraction:
+    others = [part for other, part in taken.items() if other != server]
     return over_sets([*others, wanted[server]]) / over_sets(others)
 
 
@@ -103,7 +114,7 @@ def simulated(calls: Sequence[Case]) -> list[VirtualCall]:
                 servers=keys,
                 at_once=max([AT_ONCE[name] for name in call.servers], default=1),
                 devices=call.devices,
-                utilization=float(call.utilization),
+                sharing=Sharing(float(call.utilization), float(call.interference)),
                 engine_utilization=float(call.engine_utilization),
             )
         )
@@ -118,12 +129,14 @@ def cases(draw: st.DrawFn) -> list[Case]:
     together = st.lists(st.sampled_from(["actor", "critic", "reward"]), max_size=3, unique=True).map(tuple)
     calls = list[Case]()
     for i in range(draw(st.integers(1, 9))):
+        utilization = draw(shares)
         calls.append(
             Case(
                 seconds=draw(st.integers(0, 6)),
                 servers=draw(st.one_of(st.sampled_from([("engine",), ("sampler",)]), together)),
                 devices=draw(st.sampled_from([("gpu0",), ("gpu0",), ("gpu1",), ("gpu0", "gpu1"), ()])),
-                utilization=draw(shares),
+                utilization=utilization,
+                interference=draw(shares) * utilization,
                 engine_utilization=draw(shares),
                 after=draw(st.frozensets(st.integers(0, i - 1), max_size=2)) if i else frozenset(),
                 waits=draw(st.sampled_from([False, False, False, True])),
@@ -155,9 +168,9 @@ def test_calls_that_fully_use_a_device_end_together_as_late_as_in_turns(seconds:
 def test_a_call_whose_speed_never_changes_ends_to_the_last_bit(seconds: list[float]) -> None:
     """Ends that are equal stay equal, also beside calls that begin and end: decisions of a run compare them."""
     clock = VirtualClock()
-    first = [clock.submit(each, devices=["gpu"], utilization=0.0) for each in seconds]
+    first = [clock.submit(each, devices=["gpu"], sharing=NONE) for each in seconds]
     then = [
-        clock.submit(each, after=[call], devices=["gpu"], utilization=0.0)
+        clock.submit(each, after=[call], devices=["gpu"], sharing=NONE)
         for each, call in zip(seconds, first, strict=True)
     ]
     clock.run()

@@ -202,9 +202,10 @@ def test_a_utilization_is_stated_beside_the_seconds_or_as_an_option(
             (CONSTANT, ("--utilization", "actor.answer=0.5")),
             (none, ("--utilization", "actor.answer=0.5")),
             (none, ()),
+            (half, ("--interference", "actor.answer=0.0")),
         )
     ]
-    assert seconds == [pytest.approx(each, rel=0.02) for each in (5.0, 4.0, 4.0, 4.0, 3.0)]
+    assert seconds == [pytest.approx(each, rel=0.02) for each in (5.0, 4.0, 4.0, 4.0, 3.0, 3.6667)]
     code, out, _ = run_cli(capsys, *call[:-3], "--seconds", write("seconds.toml", half))
     assert code == output.OK
     assert out.endswith("if calls took their median times, lag 2: actor.answer + judge.score 3.5 s\n")
@@ -333,6 +334,12 @@ def test_a_trace_of_a_run_gives_the_seconds(traced: str, queued: str, capsys: Ca
             CONSTANT,
             ("--engine-utilization", "judge.score"),
             "--engine-utilization takes CALL=SHARE, with a share from 0 to 1, got 'judge.score'",
+        ),
+        (
+            "queued.py:experiment",
+            CONSTANT,
+            ("--utilization", "judge.score=0.2", "--interference", "judge.score=0.3"),
+            "'judge.score': interference is at most utilization, 0.2, got 0.3",
         ),
         ("queued.py:experiment", CONSTANT, ("--utilization", "judge.scor=1"), "'queued' has no call 'judge.scor'; did"),
         (

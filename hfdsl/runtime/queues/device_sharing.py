@@ -25,32 +25,53 @@ a network the probability of a set has the terms above, however long phases are 
 is what they sum to (Baskett, Chandy, Muntz, Palacios: Open, Closed, and Mixed Networks of Queues with Different Classes
 of Customers, 1975). The throughput of a customer is the ratio of the two sums.
 
-What this leaves out: the cost of a change between processes, and kernels of several processes side by side (MPS). There
-a process slows others down less than its share of time with kernels says, so its utilization is measured by a pair: a
-call of utilization 1 takes 1 + utilization times as long beside it, by the formula above.
+What this leaves out: the cost of a change between processes.
+
+**Side by side.** Under MPS kernels of several processes run side by side, and small ones slow large ones down less than
+large ones them: the decode steps of an engine fill a part of the GPU, and the kernels of a trainer all of it. So a
+process has an ``interference``, too: beside it, one of utilization 1 takes 1 + interference times as long. Without MPS
+that is its utilization, by the formula above, and under MPS it is at most that. Others count it as a process that has
+kernels in this part of its time: a process takes G / G' times as long, with its own utilization and the interference of
+the others in G, and the latter alone in G'. An engine of utilization 0.55 and interference 0.1 takes 1.55 times as long
+beside a trainer of 1 and 1, and the trainer 1.1 times. So much has been measured (``benchmarks/queues``).
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import factorial
+from typing import NamedTuple
+
+
+class Sharing(NamedTuple):
+    """How a process shares its device with others."""
+
+    utilization: float
+    interference: float
 
 
 @lru_cache(maxsize=1024)
-def slowdowns(utilizations: tuple[float, ...]) -> tuple[float, ...]:
+def slowdowns(processes: tuple[Sharing, ...]) -> tuple[float, ...]:
     """How many times as long each process takes beside the others.
 
-    >>> slowdowns((0.5, 1.0)), slowdowns((0.5, 0.5)), slowdowns((1.0, 1.0, 1.0)), slowdowns((0.5, 0.0))
-    ((1.5, 1.5), (1.25, 1.25), (3.0, 3.0, 3.0), (1.0, 1.0))
+    >>> engine, trainer = Sharing(0.5, 0.5), Sharing(1.0, 1.0)
+    >>> slowdowns((engine, trainer)), slowdowns((engine, engine)), slowdowns((trainer, trainer, trainer))
+    ((1.5, 1.5), (1.25, 1.25), (3.0, 3.0, 3.0))
+    >>> slowdowns((Sharing(0.5, 0.25), trainer)), slowdowns((engine, Sharing(0.0, 0.0)))
+    ((1.5, 1.25), (1.0, 1.0))
     """
-    of_all = _sum_over_sets(utilizations)
-    others = (utilizations[:process] + utilizations[process + 1 :] for process in range(len(utilizations)))
-    # In one order, so that processes of one utilization have one slowdown, to the last bit.
-    return tuple([of_all / _sum_over_sets(tuple(sorted(of_others))) for of_others in others])
+    return tuple([_slowdown(processes, number) for number in range(len(processes))])
+
+
+def _slowdown(processes: tuple[Sharing, ...], number: int) -> float:
+    others = processes[:number] + processes[number + 1 :]
+    # In one order, so that processes that share alike have one slowdown, to the last bit.
+    parts = tuple(sorted(other.interference for other in others))
+    return _sum_over_sets((processes[number].utilization, *parts)) / _sum_over_sets(parts)
 
 
 def _sum_over_sets(utilizations: tuple[float, ...]) -> float:
-    """G of these processes."""
+    """G of processes with these utilizations."""
     by_size = [1.0]  # by the number of processes that have kernels, the sum of the products
     for part in utilizations:
         with_kernels, without = [0.0, *by_size], [*by_size, 0.0]

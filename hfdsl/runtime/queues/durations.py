@@ -6,15 +6,20 @@ import math
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from hfdsl.errors import WiringError
 from hfdsl.plan.plan import Plan
+from hfdsl.runtime.queues.device_sharing import Sharing
 from hfdsl.types.numbers import brief, is_number
 from hfdsl.types.similar_names import closest
 
 P99 = 2.3263478740408408
 """The 99th percentile of the standard normal distribution."""
+
+
+UTILIZATIONS: Final = ("utilization", "interference", "engine_utilization")
+"""What a duration says of the call's device and engine."""
 
 
 class CallSeconds(Protocol):
@@ -29,21 +34,35 @@ class CallSeconds(Protocol):
 class Utilization:
     """The parts of its device and of its engine that a call keeps busy while it runs alone.
 
-    With an ``engine_utilization`` below 1, a call alone leaves room in the batch of an engine that runs several calls
-    at once. Durations that are no ``Utilization`` occupy all of both.
+    Beside the call, one that keeps the device busy takes ``1 + interference`` times as long; None is the
+    ``utilization``, as without MPS. With an ``engine_utilization`` below 1, a call alone leaves room in the batch of an
+    engine that runs several calls at once. Durations that are no ``Utilization`` occupy all of both.
 
     Raises:
-        WiringError: HF202 for a part that is no number from 0 to 1.
+        WiringError: HF202 for a part that is no number from 0 to 1, or an interference above the utilization.
     """
 
     utilization: float = 1.0
+    interference: float | None = None
     engine_utilization: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("utilization", "engine_utilization"):
+        for name in UTILIZATIONS:
             part = getattr(self, name)
-            if not (is_number(part) and 0 <= part <= 1):
+            is_default = part is None and name == "interference"
+            if not is_default and not (is_number(part) and 0 <= part <= 1):
                 raise WiringError("HF202", f"{name} is a number from 0 to 1, got {brief(part)}")
+        if self.interference is not None and self.interference > self.utilization:
+            raise WiringError(
+                "HF202",
+                f"interference is at most utilization, {self.utilization:g}, got {self.interference:g}: a call slows "
+                "others down only while it has kernels",
+            )
+
+    @property
+    def sharing(self) -> Sharing:
+        """How a call shares its device with those of other processes."""
+        return Sharing(self.utilization, self.utilization if self.interference is None else self.interference)
 
 
 @dataclass(frozen=True, slots=True)

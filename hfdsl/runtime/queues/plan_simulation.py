@@ -216,7 +216,7 @@ class PlanCalls:
                 servers=part.servers,
                 at_once=self.at_once.get(step.node, 1),
                 devices=part.devices,
-                utilization=share.utilization,
+                sharing=share.sharing,
                 engine_utilization=share.engine_utilization,
             )
             by_rank |= dict.fromkeys(part.ranks, call)

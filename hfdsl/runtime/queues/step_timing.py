@@ -96,5 +96,6 @@ def bottleneck(plan: Plan, seconds: Mapping[str, CallSeconds], lag: int | None =
         medians,
         lag,
         utilization={label: share.utilization for label, share in shares.items()},
+        interference={label: share.sharing.interference for label, share in shares.items()},
         engine_utilization={label: share.engine_utilization for label, share in shares.items()},
     )

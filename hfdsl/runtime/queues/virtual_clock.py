@@ -1,7 +1,8 @@
 """A virtual clock on which calls share devices and engines, from one event to the next.
 
-A call has the ``seconds`` that it takes alone, and a ``utilization``: the part of that time in which it keeps its
-device busy. 1 is a device that is never idle, 0.5 one that waits for the host half of the time.
+A call has the ``seconds`` that it takes alone, and a ``sharing`` of its device: its utilization is the part of that
+time in which it keeps the device busy, and its interference how much it slows others down. A utilization of 1 is a
+device that is never idle, 0.5 one that waits for the host half of the time.
 
 **The rule.** Processes on a device share it as ``device_sharing`` says: those that have kernels at the same time get
 equal parts, and what they do on their hosts takes as long as ever. A worked example: an engine generates for 6 s with a
@@ -17,7 +18,7 @@ server that runs one call at a time. A method of which several calls may be in p
 engine: each decode step has the rows of all its calls, so above a sum of 1 of their ``engine_utilization`` all are
 slowed down by the same factor, the sum. At 1, two calls at once take twice as long, so they gain nothing; at 0.5 they
 take as long as one. An engine keeps its device as busy with many calls as with one, since a decode step is one for all
-rows: its utilization is the largest of its calls. So five calls at once of 8 s each, with a ``utilization`` of
+rows: it shares like the busiest of its calls. So five calls at once of 8 s each, with a ``utilization`` of
 0.6 and an ``engine_utilization`` of 0.5, take 20 s, and 0.6 * 20 = 12 s of the device instead of 5 * 0.6 * 8 = 24.
 
 A call that several servers and devices run together is as slow as on the slowest of its devices. On the others it keeps
@@ -35,7 +36,9 @@ from itertools import count
 from math import fsum
 from typing import TypeAlias
 
-from hfdsl.runtime.queues.device_sharing import slowdowns
+from hfdsl.runtime.queues.device_sharing import Sharing, slowdowns
+
+ALL, NONE = Sharing(1.0, 1.0), Sharing(0.0, 0.0)
 
 ServerKey: TypeAlias = tuple[str, int, int | None]
 """A process, as its group and rank; a method with several calls at once is another server, with the method's node."""
@@ -48,7 +51,7 @@ class VirtualCall:
     seconds_left: float
     servers: Sequence[_Server]
     devices: Sequence[_Device]
-    utilization: float
+    sharing: Sharing
     engine_utilization: float
     waits: int = 0  # the number of calls and servers that it waits for
     awaited_by: list[VirtualCall] = field(default_factory=list)
@@ -80,7 +83,7 @@ class VirtualClock:
     """The time, the calls in progress, and those that wait.
 
     >>> clock, gpu = VirtualClock(), ["gpu"]
-    >>> generate = clock.submit(6.0, servers=[("engine", 0, None)], devices=gpu, utilization=0.5)
+    >>> generate = clock.submit(6.0, servers=[("engine", 0, None)], devices=gpu, sharing=Sharing(0.5, 0.5))
     >>> update = clock.submit(2.0, servers=[("actor", 0, None)], devices=gpu)
     >>> clock.run()
     >>> update.end, generate.end, clock.busy("engine")
@@ -114,7 +117,7 @@ class VirtualClock:
         servers: Iterable[ServerKey] = (),
         at_once: int = 1,
         devices: Iterable[Hashable] = (),
-        utilization: float = 1.0,
+        sharing: Sharing = ALL,
         engine_utilization: float = 1.0,
     ) -> VirtualCall:
         """Submit a call that takes ``seconds`` alone."""
@@ -122,7 +125,7 @@ class VirtualClock:
             seconds,
             [self._servers.setdefault(key, _Server(at_once)) for key in servers],
             [self._devices.setdefault(key, _Device()) for key in devices],
-            utilization,
+            sharing,
             engine_utilization,
         )
         for earlier in after:
@@ -254,7 +257,7 @@ def _process(call: VirtualCall) -> _Server | VirtualCall:
 
 def _slowdowns(device: _Device) -> dict[_Server | VirtualCall, float]:
     """By how much the servers on a device are slowed down."""
-    utilizations: dict[_Server | VirtualCall, float] = {}
+    sharing: dict[_Server | VirtualCall, Sharing] = {}
     for call in device.running:
-        utilizations[_process(call)] = max(call.utilization, utilizations.get(_process(call), 0.0))
-    return dict(zip(utilizations, slowdowns(tuple(utilizations.values())), strict=True))
+        sharing[_process(call)] = Sharing(*map(max, call.sharing, sharing.get(_process(call), NONE)))
+    return dict(zip(sharing, slowdowns(tuple(sharing.values())), strict=True))
