@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hfdsl.testing.laws.check import BrokenLaws, check_laws, lawful
     from hfdsl.testing.laws.table import LAWS, Law
     from hfdsl.testing.layouts import BrokenLayoutError, check_layout, check_layouts
+    from hfdsl.testing.loaders import BrokenLoaderError, check_loader
     from hfdsl.testing.placements import DivergedError, check_placements
     from hfdsl.testing.queues import QUEUE_LAWS, BrokenQueueError, broken_laws, check_decisions, check_prompts
     from hfdsl.testing.replaying import Replayed, replay
@@ -25,6 +26,7 @@ __all__ = [
     "QUEUE_LAWS",
     "BrokenLaws",
     "BrokenLayoutError",
+    "BrokenLoaderError",
     "BrokenQueueError",
     "BrokenRows",
     "BrokenWorker",
@@ -37,6 +39,7 @@ __all__ = [
     "check_laws",
     "check_layout",
     "check_layouts",
+    "check_loader",
     "check_placements",
     "check_prompts",
     "check_rows",
@@ -69,6 +72,8 @@ _HOMES = {
     "BrokenLayoutError": "layouts",
     "check_layout": "layouts",
     "check_layouts": "layouts",
+    "BrokenLoaderError": "loaders",
+    "check_loader": "loaders",
     "BrokenLaws": "laws.check",
     "BrokenRows": "rows",
     "BrokenWorker": "workers",
