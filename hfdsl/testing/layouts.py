@@ -9,6 +9,7 @@ that cuts the fused rows in the middle instead has the right sizes, and other el
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -16,7 +17,7 @@ from math import prod
 from typing import Any, Literal
 
 from hfdsl.deploy.weight_syncs import SyncSide, weight_syncs
-from hfdsl.errors import DefinitionError
+from hfdsl.errors import DefinitionError, HfWarning
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.scheduled import ScheduledSync
 from hfdsl.protocols.boxes import Box, Range, in_words, total
@@ -86,11 +87,11 @@ def check_layouts(
     """Hold the layouts that roles of a plan declare to the weights that their ranks hold.
 
     Starts all ranks, in this process or on Ray, which roles need that use ``torch.distributed``, as FSDP does. Then it
-    has each role that exports a state return it, gives it to the roles that load it,
-    and compares what ``held_weights(state)`` of every rank gives with its boxes; parameters that a role states to be
-    ``contiguous`` must be contiguous tensors in their dtypes. Where ranks export parts, they are
-    joined as their layout says, and each rank that loads gets what it gets in a run. Roles without the method, or
-    without a declared layout, are left out.
+    has each role that exports a state return it, gives it to the roles that load it, and compares what
+    ``held_weights(state)`` of every rank gives with its boxes; parameters that a role states to be ``contiguous`` must
+    be contiguous tensors in their dtypes. Where ranks export parts, they are joined as their layout says, and each rank
+    that loads gets what it gets in a run. Roles without a declared layout are left out. A warning, HF922, names a role
+    that loads by a layout and has no ``held_weights``: nothing can be compared with it.
 
     Parts that are joined in a wrong order look like other weights. So ``weights`` gives the right ones by state and
     name, such as those of the checkpoint that a role was built from: what it exports has to be these.
@@ -146,6 +147,15 @@ def check_layouts(
         )
     if not checked:
         raise nothing("check_layouts", f"no role of a sync in '{plan.name}' has a layout and held_weights(state)")
+    for role in _silent_roles(plan):
+        text = f"check_layouts compared nothing that '{role}' loads by its layout: give it a method held_weights(state)"
+        warnings.warn(HfWarning("HF922", text), stacklevel=2)
+
+
+def _silent_roles(plan: Plan) -> Iterable[str]:
+    """The roles that load by a declared layout and do not say what they hold then."""
+    targets = [sync.target for sync in weight_syncs(plan.graph, plan.deployment)]
+    return dict.fromkeys(side.role for side in targets if side.effect.layout is not None and not _holds(side))
 
 
 def _check_syncs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.errors import DefinitionError
+from hfdsl.errors import DefinitionError, HfWarning
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.layouts import Layout, Only, Parameter, Replicas, Slices, Tied
 from hfdsl.rl.batches import Prompts as Questions
@@ -253,6 +254,28 @@ def test_roles_that_export_parts_are_held_too(actor: Any, engine: Any, problem: 
         return
     with pytest.raises(BrokenLayoutError, match=problem):
         check_layouts(plan)
+
+
+@hf.dataflow
+def two_engines(told: p.Engine, silent: p.Engine, actor: p.Trainer) -> None:
+    hf.sync(actor, told)
+    hf.sync(actor, silent)
+
+
+def test_a_role_that_does_not_say_what_it_holds_is_reported() -> None:
+    def plan(told: type[p.Engine], silent: type[p.Engine]) -> Any:
+        pools = {name: hf.ResourcePool([2], use_gpu=False, name=name) for name in ("actor", "told", "silent")}
+        roles: dict[str, Any] = {"actor": p.Trainer, "told": told, "silent": silent}
+        places = {name: hf.place(roles[name], p.TENSOR, pool=pools[name], mesh=hf.Mesh(tp=2)) for name in roles}
+        return two_engines.compile(hf.Deployment(**places))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_layouts(plan(Parts, Parts))
+    with pytest.warns(HfWarning, match="HF922: check_layouts compared nothing that 'silent' loads by its layout"):
+        check_layouts(plan(Parts, p.Engine))
+    with pytest.raises(BrokenLayoutError, match="'told'"):
+        check_layouts(plan(Turned, p.Engine))
 
 
 FUSED = Parameter("qkv", (8, 1), "float32")
