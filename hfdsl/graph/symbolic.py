@@ -67,7 +67,7 @@ class Symbolic(Pythonic):
             self._tracer.record_misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields))
         for name in fields if not stray else ():  # a misspelled column is the cause of the missing one
             if name not in columns and name not in schema(record).spare:
-                self._tracer.record_misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
+                self._tracer.record_misuse(MisuseKind.MERGE_MISSING, record.__name__, name)
         return self._tracer.pack(record, columns)
 
 

@@ -286,7 +286,8 @@ class Tracer:
             owners |= dict.fromkeys(names, part)
         for name in fields:
             if name not in columns and name not in spare:
-                self.record_misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
+                others = tuple(column for column in columns if column not in fields)
+                self.record_misuse(MisuseKind.MERGE_MISSING, record.__name__, name, others)
         return self.pack(record, columns)
 
     def pack(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:

@@ -173,13 +173,13 @@ def test_what_has_a_missing_column_is_merged_too(flow: Dataflow[..., Any], words
     assert text.splitlines()[finding.primary.span.line - 1] == "    return hf.merge(Both, rows, scored)"
 
 
-def test_a_column_that_nothing_gives_may_be_misspelled() -> None:
+def test_a_column_that_nothing_gives_has_no_near_name() -> None:
     @hf.dataflow
     def program(near: Near) -> Both:
         return hf.merge(Both, near)
 
     [finding] = program.check().findings
-    assert (finding.code, finding.notes) == ("HF204", ("there are: reward, rewards",))
+    assert (finding.code, finding.notes) == ("HF204", ("no value of the dataflow has it: call what computes it first",))
 
 
 def test_a_port_called_keys_is_no_unpacked_record() -> None:
@@ -190,3 +190,88 @@ def test_a_port_called_keys_is_no_unpacked_record() -> None:
 
     [finding] = program.check().findings
     assert (finding.code, finding.message) == ("HF202", "'scorer.score' has no port 'keys'")
+
+
+class Responses(hf.Batch):
+    log_probs: hf.f32[B]
+
+
+class Reference(hf.Batch):
+    ref_log_probs: hf.f32[B]
+
+
+class Experience(Responses, Reference): ...
+
+
+class Named(Responses):
+    ref_logprobs: hf.f32[B]
+
+
+class Values(Responses):
+    values: hf.f32[B]
+
+
+class Policy(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def generate(self, rows: Rows) -> Responses: ...
+
+    @register(Dispatch.DP_PROTO)
+    def rename(self, responses: Responses) -> Named: ...
+
+
+class Frozen(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, responses: Responses) -> Reference: ...
+
+
+@hf.dataflow
+def without_reference(rows: Rows, policy: Policy) -> Experience:
+    return hf.merge(Experience, policy.generate(rows))
+
+
+@hf.dataflow
+def with_columns(rows: Rows, policy: Policy) -> Experience:
+    return Experience(log_probs=policy.generate(rows).log_probs)  # type: ignore[call-arg]  # the mistake
+
+
+@hf.dataflow
+def uncalled(rows: Rows, policy: Policy, frozen: Frozen) -> Experience:
+    return hf.merge(Experience, policy.generate(rows))
+
+
+@hf.dataflow
+def unmerged(rows: Rows, policy: Policy, frozen: Frozen) -> Experience:
+    responses = policy.generate(rows)
+    frozen.score(responses)
+    return hf.merge(Experience, responses)
+
+
+@hf.dataflow
+def renamed(rows: Rows, policy: Policy) -> Experience:
+    return hf.merge(Experience, policy.rename(policy.generate(rows)))
+
+
+@hf.dataflow
+def nowhere(rows: Rows, policy: Policy) -> Values:
+    return hf.merge(Values, policy.generate(rows))
+
+
+@pytest.mark.parametrize(
+    ("program", "advice"),
+    [
+        (without_reference, "a reference computes it: take a role with the policy's first weights as a parameter"),
+        (with_columns, "a reference computes it: take a role with the policy's first weights as a parameter"),
+        (uncalled, "'frozen.score' returns Reference, which has that column: call it"),
+        (unmerged, "'frozen.score' (line "),
+        (renamed, "did you mean 'ref_logprobs'? Give both columns one name"),
+        (nowhere, "no value of the dataflow has it: call what computes it first"),
+    ],
+    ids=["without a reference", "with columns", "uncalled", "unmerged", "renamed", "nowhere"],
+)
+def test_a_missing_column_comes_from_a_call_before_it_comes_from_a_near_name(
+    program: Dataflow[..., Any], advice: str
+) -> None:
+    """A column that the record has, too, is near and not meant."""
+    [finding] = [finding for finding in program.check() if finding.code == "HF204"]
+    [note] = [*finding.notes, *finding.help]
+    assert note.startswith(advice)

@@ -84,7 +84,7 @@ def test_a_package_that_is_not_there_is_found_before_the_launch(monkeypatch: pyt
         "HF710",
         "a LoRA adapter needs the package peft, which is not installed",
     )
-    assert finding.notes == ("pip install 'hfdsl[lora]'",)
+    assert finding.notes == ("install it: pip install 'hfdsl[lora]'",)
     assert preflight(loaded, elsewhere=True) == ()
 
 

@@ -169,7 +169,10 @@ def test_a_data_set_on_the_hub_is_recognized(tmp_path: Path, monkeypatch: pytest
         assert finding.notes == (f"download it first: hf download a/b --repo-type dataset{options}",)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     [finding] = findings(source("Dataset", "a/b"))
-    assert (finding.code, finding.notes) == ("HF902", ("hf download a/b --repo-type dataset",))
+    assert (finding.code, finding.notes) == (
+        "HF902",
+        ("download it where there is a network: hf download a/b --repo-type dataset",),
+    )
     dataset_cache(tmp_path, {"train.jsonl": '{"word": "a"}'})
     assert findings(source("Dataset", "a/b")) == []
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from inspect import getattr_static
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.losses.names import LOG_PROB, REFERENCE
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span, is_while, keyword_span, parameter_span, port_span, return_span, unpacks
+from hfdsl.errors import DefinitionError
 from hfdsl.graph.misuses import Misuse, MisuseKind
 from hfdsl.graph.program import Input, Node, Pack
-from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.graph.signatures import RecordType, Signature, role_signature
 from hfdsl.graph.spans import Span, definition_span
-from hfdsl.protocols.register import registration_of
+from hfdsl.protocols.register import registered_methods, registration_of
 from hfdsl.types.batches import schema
-from hfdsl.types.similar_names import closest
+from hfdsl.types.similar_names import closest, nearest
 
 _BOUNDS = "'{m.name}' of '{m.subject}' must be {m.candidates[0]}, and {m.candidates[1]}"
 
@@ -63,7 +66,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "take it as a parameter of this dataflow, and keep no values outside of it",
     ),
     MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes {m.candidates[0]}, got {m.name}", ""),
-    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is built without its column '{m.name}'", "{producers}"),
+    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is built without its column '{m.name}'", "{source}"),
     MisuseKind.MERGE_TWICE: ("HF205", "{columns} of '{m.subject}' {comes} from {both}", "pass {once}"),
     MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),
     MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
@@ -201,7 +204,7 @@ def misuses(context: Context) -> Iterator[Finding]:
             "inside": f" in '{misuse.candidates[0]}'" if misuse.candidates else "",
             "decorate": _decoration(misuse),
             "near": _unregistered(context, misuse) or closest(misuse.name, misuse.candidates),
-            "producers": _column_producers(context, misuse) if "{producers}" in advice else "",
+            "source": _missing_column(context, misuse) if "{source}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates) or "none",
             "takes": _arguments(misuse),
@@ -265,11 +268,30 @@ def _producers(context: Context, misuse: Misuse) -> Iterator[tuple[Node, RecordT
             yield node, record
 
 
-def _column_producers(context: Context, misuse: Misuse) -> str:
-    """The node that gives a missing column; a similar name is suggested only if none does."""
+def _missing_column(context: Context, misuse: Misuse) -> str:
+    """Where a record gets its missing column from: a value, a call, or a column of another name."""
     for node, record in _producers(context, misuse):
         return f"'{node.label}' (line {node.span.line}) gives {record}, which has that column"
-    return closest(misuse.name, misuse.candidates)
+    for label, record in _returned_by(context, misuse.name):
+        return f"'{label}' returns {record}, which has that column: call it"
+    if near := nearest(misuse.name, misuse.candidates):
+        return f"did you mean '{near}'? Give both columns one name, since a merge goes by names"
+    if REFERENCE.fullmatch(misuse.name) and LOG_PROB.fullmatch(misuse.name):
+        return (
+            "a reference computes it: take a role with the policy's first weights as a parameter, such as Reference of "
+            "hfdsl.rl.workers, and call its log_probs on the responses"
+        )
+    return "no value of the dataflow has it: call what computes it first"
+
+
+def _returned_by(context: Context, column: str) -> Iterator[tuple[str, RecordType]]:
+    """The methods of the dataflow's roles that return a record with a column."""
+    for role, kind in context.program.graph.roles.items():
+        for method in registered_methods(kind):
+            with suppress(DefinitionError):  # of a method that is not called
+                result = role_signature(kind, method).result
+                if isinstance(result, RecordType) and column in schema(result.record).fields:
+                    yield f"{role}.{method}", result
 
 
 def _role(context: Context, misuse: Misuse) -> type:

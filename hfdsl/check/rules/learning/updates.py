@@ -30,17 +30,18 @@ FLOAT32 = "autocast computes in bfloat16 while the parameters keep float32"
 
 @dataclass(frozen=True, slots=True)
 class IdleSchedule:
-    """A learning rate that is 0, or never its peak: the number that makes it so, and why."""
+    """A learning rate that is 0, or never its peak: the number that makes it so, why, and what to do."""
 
     cause: Literal["rate", "warmup", "end"]
     message: str
+    advice: str
 
 
 def learning_rates_change_parameters(context: Context) -> Iterator[Finding]:
     """HF716: the learning rate of a role that is trained is above 0, and its warmup ends before its schedule."""
     for role, learning, update, placed in _trained(context.program):
         if idle := idle_schedule(role, learning, updates=None):
-            yield Finding("HF716", idle.message, placed, (update,))
+            yield Finding("HF716", idle.message, placed, (update,), notes=(idle.advice,))
 
 
 def steps_are_not_rounded_away(context: Context) -> Iterator[Finding]:
@@ -54,18 +55,19 @@ def idle_schedule(role: str, learning: Learning, updates: int | None) -> IdleSch
     """The mistake in the learning rate of a run with ``updates`` updates; ``updates`` is None if unknown."""
     warmup, end = learning.warmup, learning.end
     if not learning.rate:
-        return IdleSchedule("rate", f"the learning rate of '{role}' is 0: its updates change no parameter")
+        problem = f"the learning rate of '{role}' is 0: its updates change no parameter"
+        return IdleSchedule("rate", problem, "set a rate above 0, or use a reference for a model that does not learn")
     if end is not None and warmup >= end:
         problem = f"'{role}' warms up over {warmup} updates, but its schedule ends at update {end}"
-        return IdleSchedule("warmup", problem)
+        return IdleSchedule("warmup", problem, f"warm up over fewer than {end} updates")
     if updates is None:
         return None
     if warmup >= updates:
         problem = f"'{role}' warms up over {warmup} updates, but the run has {updates}: it never reaches its peak rate"
-        return IdleSchedule("warmup", problem)
+        return IdleSchedule("warmup", problem, f"warm up over fewer than {updates} updates, or run more steps")
     if end is not None and end < updates and not learning.least_rate:
         problem = f"the learning rate of '{role}' is 0 from update {end} on, and the run has {updates}"
-        return IdleSchedule("end", problem)
+        return IdleSchedule("end", problem, f"let the schedule end at update {updates}")
     return None
 
 

@@ -95,7 +95,8 @@ def _no_folder(subject: Subject, code: str, kind: str, field: str, text: str) ->
             f"this machine's cache of the Hugging Face hub has no complete {kind} '{text}', and HF_HUB_OFFLINE keeps "
             "the run from the network"
         )
-        return subject.finding(code, message, field, notes=(download_command("model", *named),))
+        advice = f"download it where there is a network: {download_command('model', *named)}"
+        return subject.finding(code, message, field, notes=(advice,))
     return subject.finding(
         "HF723",
         f"the run downloads '{text}' from the Hugging Face hub when it starts, while its processes wait",

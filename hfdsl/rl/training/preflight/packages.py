@@ -81,5 +81,5 @@ def _missing(
             "HF710",
             f"{need} needs the package {package}, which is not installed",
             field,
-            notes=(f"pip install 'hfdsl[{extra}]'", *notes),
+            notes=(f"install it: pip install 'hfdsl[{extra}]'", *notes),
         )

@@ -31,6 +31,7 @@ def schedules_fit_the_run(subject: Subject) -> Iterator[Finding]:
             field,
             related={"steps": f"{updates} updates"} if updates is not None and idle.cause != "rate" else {},
             changes=(SetField(field, updates),) if idle.cause == "end" else (),
+            advice=idle.advice,
         )
 
 

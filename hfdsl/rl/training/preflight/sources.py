@@ -208,7 +208,9 @@ def _downloads(subject: Subject, field: str, name: str, revision: str | None) ->
             f"this machine's cache of the Hugging Face hub has no data set '{name}', and HF_HUB_OFFLINE keeps the run "
             "from the network"
         )
-        return subject.finding("HF902", message, f"{field}.path", notes=(command,))
+        return subject.finding(
+            "HF902", message, f"{field}.path", notes=(f"download it where there is a network: {command}",)
+        )
     message = f"the run downloads the data set '{name}' from the Hugging Face hub when it starts"
     return subject.finding("HF724", message, f"{field}.path", notes=(f"download it first: {command}",))
 

@@ -27,7 +27,7 @@ def steps_come_one_at_a_time(subject: Subject) -> Iterator[Finding]:
     for field, is_set in (("record", bool(config.record)), ("update", config.update is not None)):
         if is_set and queues_of(subject.graphs[""]):
             text = f"'{field}': a dataflow with queues has several steps in progress, but this needs one at a time"
-            yield subject.finding("HF901", text, field)
+            yield subject.finding("HF901", text, field, notes=("leave it out, or name an algorithm without queues",))
 
 
 def weights_in_flight_have_no_retries(subject: Subject) -> Iterator[Finding]:
