@@ -218,7 +218,7 @@ CODES: dict[str, Code] = {
     "HF753": Code("weights in flight to a role that takes none between tokens"),
     "HF754": Code("stages of a queue with a lag that share all of their processes with GPUs", "warning"),
     "HF755": Code("concurrent calls that cannot be in progress at once"),
-    "HF756": Code("more concurrent calls than a lag lets be under way", "warning"),
+    "HF756": Code("more concurrent calls than a lag allows", "warning"),
     "HF757": Code("a source whose lost groups leave prompts of another one waiting"),
     "HF758": Code("sources of which an update takes different shares of a batch"),
     "HF759": Code("a lag that makes no step faster", "warning"),

@@ -74,8 +74,8 @@ class Protocol:
         if frozenset(axes) not in SYSTEMS or len(set(axes)) != len(axes):
             raise ProtocolError(
                 "HF409",
-                f"protocol {self.name!r}: collect= names {', '.join(map(str, axes)) or 'no axis'}, and needs one entry "
-                "for each axis of one system: pp, dp, tp; or dp, micro_dp, gen_pp, gen_tp; or rank",
+                f"protocol {self.name!r}: collect= has {', '.join(map(str, axes)) or 'no axis'}; it takes one entry "
+                "for each of pp, dp and tp; or for each of dp, micro_dp, gen_pp and gen_tp; or for rank alone",
             )
         for axis, pick in pairs:
             if not is_count(pick, least=0) and pick not in ("join", "first", "last"):

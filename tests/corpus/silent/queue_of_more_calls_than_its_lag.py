@@ -1,4 +1,4 @@
-"""An engine has threads for eight calls at once, and the lag lets two steps be under way."""
+"""An engine has threads for eight calls at once, and the lag allows two steps in flight."""
 
 import hfdsl as hf
 from hfdsl import Dispatch, register

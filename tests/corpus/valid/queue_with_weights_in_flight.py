@@ -1,4 +1,4 @@
-"""An engine takes new weights between two tokens, with as many calls at once as the lag lets be under way."""
+"""An engine takes new weights between two tokens, with as many calls at once as the lag allows."""
 
 import hfdsl as hf
 from hfdsl import Dispatch, register

@@ -129,8 +129,8 @@ class TruncatedResponses:
 
 
 WHOLE_DISTRIBUTION = (
-    "tokens outside of that part are never sampled, and the policy's probabilities of the others are too low: "
-    "they contain the share of that part as a factor; truncate in evaluations only"
+    "a token inside of that part appears more often than its log-prob says, and one outside never: the gradients are "
+    "those of another policy; truncate in evaluations only"
 )
 """The effect of truncation on a policy gradient."""
 

@@ -3,7 +3,7 @@
 A worked example, a role that declares ``concurrent_calls`` of 5 for ``generate``::
 
     rollout = engine.generate(prompts)                      # up to five of these calls in progress in a process
-    batch   = hf.queue(rollout, lag=4, late="wait")         # five dispatches are under way at most
+    batch   = hf.queue(rollout, lag=4, late="wait")         # at most five dispatches are in flight
     metrics = actor.update(batch)
     hf.sync(actor, engine, during="generate")               # loaded when all five are between two tokens
 
@@ -23,7 +23,7 @@ from hfdsl.protocols import role_facts
 
 
 def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
-    """HF755, HF756: calls that a role lets be in progress at once can be, and no more than a lag lets under way."""
+    """HF755, HF756: a role's concurrent calls can overlap, and are no more than a lag allows."""
     split = context.program.split
     for stage in range(split.count):
         lags = [queue.lag or 0 for node, queue in split.queues if split.producer(node) == stage]
@@ -43,9 +43,9 @@ def concurrent_calls_overlap(context: Context) -> Iterator[Finding]:
                 yield Finding(
                     "HF756",
                     f"up to {calls} calls of '{node.label}' may be in progress at once in a process, and lag={lag} "
-                    f"lets {lag + 1} dispatches be under way",
+                    f"allows {lag + 1} dispatches in flight",
                     Label(node.span, "is called before that queue"),
-                    notes=(f"declare {lag + 1} concurrent calls: more bring no gain",),
+                    notes=(f"declare {lag + 1} concurrent calls: more gain nothing",),
                 )
 
 

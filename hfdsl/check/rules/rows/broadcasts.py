@@ -49,7 +49,7 @@ def _finding(node: Node, signature: Signature, place: ast.expr, wide: RowTensor,
     of_each = "groups" if narrow.first in ("groups", "cut groups") else "rows"
     advice = f"give the smaller one a last dim: y[:, None], or x.mean(1, keepdim=True) for numbers of {of_each}"
     if wide.narrow:
-        advice = "all pairs of rows are x[:, None] and y[None, :]; for rows alone, drop the last dim: x.squeeze(-1)"
+        advice = "to pair all rows, write x[:, None] and y[None, :]; to go row by row, drop the last dim: x.squeeze(-1)"
     return Finding(
         "HF367",
         f"'{node.label}' computes '{ast.unparse(place)}' of tensors with {wide.dims} dims and with {narrow.dims}: the "
