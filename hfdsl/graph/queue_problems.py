@@ -140,7 +140,10 @@ def _column_problems(queue: Node, reading: Graph, queue_input: int) -> Iterator[
 def _result_problems(feeding: Stage, reading: Stage, queue_input: int) -> Iterator[QueueProblem]:
     """The problems of what the caller gives and gets."""
     if feeding.results:
-        text = "the program returns a value made in front of it: an update has groups of several steps"
+        text = (
+            "the program returns a value made in front of it, but an update has groups of several steps; return what "
+            "the update computes"
+        )
         yield QueueProblem(text, feeding.results[0].node)
     moved = (replace(ref, node=reading.nodes.index(ref.node)) for ref in reading.results)
     if queue_input in {node for ref in moved for node, _ in result_origins(reading.graph, ref)}:

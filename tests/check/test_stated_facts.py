@@ -97,8 +97,8 @@ def test_facts_that_cannot_be_called_are_found_each() -> None:
     """With the mesh missing, an argument stands in its place; the last one has none."""
     found = report(WithoutMesh, 1, 2)
     assert found.codes == ("HF543", "HF543")
-    assert "'gpu_bytes', which takes width, depth; as it is placed, it needs mesh, width, depth" in str(found)
-    assert "'vocabulary', which takes nothing; as it is placed, it needs width, depth" in str(found)
+    assert "'gpu_bytes' is never called, since it takes (width, depth) and not (mesh, width, depth)" in str(found)
+    assert "'vocabulary' is never called, since it takes () and not (width, depth)" in str(found)
 
 
 def test_a_subclass_with_a_constructor_of_its_own_may_do_without_the_facts_of_its_base() -> None:

@@ -95,5 +95,5 @@ def _finding(program: Program, update: Node, mask: Ref) -> Finding:
         "this mask leaves out are trained on, too",
         Label(update.span, f"gets the tokens without their '{mask.column}'"),
         (program.producer_label(maker.id),),
-        notes=(f"give '{update.label}' the mask, for the 'response_mask' of what it learns from or beside it",),
+        notes=(f"give '{update.label}' the mask, in place of the 'response_mask' or beside it",),
     )

@@ -28,15 +28,14 @@ def facts_take_arguments(context: Context) -> Iterator[Finding]:
             method, mesh = _own_method(role, fact.name), (placement.mesh,) if fact.takes_mesh else ()
             if method is None or _fits(inspect.signature(method), placement, *mesh):
                 continue
-            taken = ", ".join(inspect.signature(method).parameters) or "nothing"
-            needed = ", ".join((*("mesh",) * len(mesh), *parameters(role).parameters)) or "nothing"
-            states_nothing = f"role '{name}' states nothing by '{fact.name}', which takes {taken}"
+            taken = ", ".join(inspect.signature(method).parameters)
+            needed = ", ".join((*("mesh",) * len(mesh), *parameters(role).parameters))
             yield Finding(
                 "HF543",
-                f"{states_nothing}; as it is placed, it needs {needed}",
+                f"role '{name}': its '{fact.name}' is never called, since it takes ({taken}) and not ({needed})",
                 Label(definition_span(method), f"{role.__name__}.{fact.name}"),
                 (Label(placement.span, "its arguments"),),
-                notes=(f"have '{fact.name}' take {needed}",),
+                notes=(f"let '{fact.name}' take ({needed})",),
             )
 
 

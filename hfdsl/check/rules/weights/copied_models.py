@@ -90,4 +90,5 @@ def _finding(sync: WeightSync, code: str, message: str) -> Finding:
         message,
         Label(target.placement.span, f"'{target.role}' is placed here"),
         (Label(source.placement.span, f"'{source.role}' learns"), Label(target.node.span, "gets its weights")),
+        notes=(f"configure both alike: a sync sends '{target.role}' weights, and no settings",),
     )
