@@ -10,8 +10,9 @@ from hfdsl.check.bodies.optimizers import steps_for_certain
 from hfdsl.check.bodies.role_code import code_of
 from hfdsl.check.bodies.syntax import columns_read
 from hfdsl.check.program import Program
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Derived, FunctionCall, Graph, Node, Pack, Ref, RoleCall
+from hfdsl.graph.program import Derived, FunctionCall, Node, Pack, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
@@ -25,18 +26,10 @@ def sampling_calls(program: Program, node: Node) -> list[Node]:
     return [nodes[call] for call in sorted({call for column in tokens for call in origins.samples(column).values()})]
 
 
-def nodes_from(graph: Graph, node: Node) -> Iterator[Node]:
-    """A node, and those that depend on what it makes."""
-    after = {node.id}
-    for later in graph.nodes[node.id :]:
-        if later is node or not after.isdisjoint(ref.node for ref in later.refs):
-            after.add(later.id)
-            yield later
-
-
 def updates_after(program: Program, node: Node) -> Iterator[Node]:
     """The calls that train a role and depend on what a node makes; the node itself, if it trains one."""
-    return (later for later in nodes_from(program.graph, node) if trains(program, later))
+    later = (program.graph.nodes[number] for number in sorted(descendants(program.graph, [node.id])))
+    return (update for update in later if trains(program, update))
 
 
 def trains(program: Program, node: Node) -> bool:

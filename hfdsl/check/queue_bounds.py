@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from hfdsl.check.context import Context
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.columns import columns_read, result_origins, row_bytes
 from hfdsl.graph.lags import Versions
 from hfdsl.graph.program import Node, Queue
@@ -106,10 +107,7 @@ def _number(size: Size | None) -> int | None:
 def _row_bytes(context: Context, queue: Node) -> int | None:
     """Bytes of a row in the columns that are read behind a queue; None if a size is unknown, or differs by row."""
     graph = context.program.graph
-    behind = {queue.id}
-    for node in graph.nodes[queue.id + 1 :]:
-        if any(ref.node in behind for ref in node.refs):
-            behind.add(node.id)
+    behind = descendants(graph, [queue.id])
     columns = {column for node in graph.calls if node.id in behind for column in columns_read(graph, node.id)}
     for ref in graph.output.refs():
         columns |= set(result_origins(graph, ref)) if ref.node in behind else set()

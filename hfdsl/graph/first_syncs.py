@@ -19,19 +19,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hfdsl.graph.ancestry import ancestors
 from hfdsl.graph.program import FunctionCall, Graph, Node, Operand, Output, Ref, RoleCall
 from hfdsl.graph.stages import effects, queues_of, syncs
 
 
 def first_syncs(graph: Graph) -> Graph | None:
     """The program of the syncs before a first dispatch; None if there are none."""
-    feeding = _ancestors(graph, {node.id for node, _ in queues_of(graph)})
+    feeding = ancestors(graph, {node.id for node, _ in queues_of(graph)})
     read_states = {
         holder for node in feeding for holder, effect in effects(graph.nodes[node]) if effect.kind == "reads"
     }
     transfers = set[int]()
     for sync in syncs(graph):
-        needed = _ancestors(graph, {sync.load})
+        needed = ancestors(graph, {sync.load})
         if sync.target in read_states and all(_is_transfer(graph.nodes[node]) for node in needed):
             transfers |= needed
     if not transfers:
@@ -49,17 +50,6 @@ def first_syncs(graph: Graph) -> Graph | None:
         optional_reads=(),
         inner_calls=(),
     )
-
-
-def _ancestors(graph: Graph, nodes: set[int]) -> set[int]:
-    """These nodes and their transitive inputs."""
-    ancestors, waiting = set[int](), list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in ancestors:
-            ancestors.add(node)
-            waiting += [ref.node for ref in graph.nodes[node].refs]
-    return ancestors
 
 
 def _is_transfer(node: Node) -> bool:

@@ -32,6 +32,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hfdsl.errors import WiringError
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Input, Node, Operand, Output, Queue, Ref, RoleCall
 from hfdsl.protocols.state import Effect, effects_of
@@ -170,10 +171,7 @@ def _reached(feeds: Mapping[int, set[int]], part: int) -> set[int]:
 
 def _around(graph: Graph, parts: Sequence[int], queue: Node) -> Around | None:
     """The first value in front of the queue that is read together with one behind it."""
-    behind = {queue.id}
-    for node in graph.nodes[queue.id + 1 :]:
-        if any(ref.node in behind for ref in node.refs):
-            behind.add(node.id)
+    behind = descendants(graph, [queue.id])
     meetings = (
         Around(queue, graph.nodes[ref.node], graph.nodes[reader])
         for reader in sorted(behind - {queue.id})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.infer import infer
 from hfdsl.graph.program import Node, Queue, RoleCall
 from hfdsl.graph.queue_problems import loses_groups
@@ -51,12 +52,8 @@ def training_calls(plan: Plan) -> frozenset[int]:
 
 def queried_calls(plan: Plan) -> Iterator[tuple[Node, RoleCall]]:
     """The calls of roles that wait for the rows that filters keep, or for row weights."""
-    behind = {query.node for query in runtime_queries(plan)}
-    for node in plan.graph.nodes:
-        if any(ref.node in behind for ref in node.refs):
-            behind.add(node.id)
-        if node.id in behind and isinstance(node.op, RoleCall):
-            yield node, node.op
+    behind = descendants(plan.graph, [query.node for query in runtime_queries(plan)])
+    yield from ((node, node.op) for node in plan.graph.calls if isinstance(node.op, RoleCall) and node.id in behind)
 
 
 def _takes_other_rows(node: Node, queue: Queue, rows: Mapping[int, int]) -> bool:

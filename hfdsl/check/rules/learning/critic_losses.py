@@ -20,7 +20,7 @@ from functools import lru_cache
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.value_errors import CriticErrors, ErrorInterpretation
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import nodes_from, training_calls, update_lines
+from hfdsl.check.dependences import training_calls, update_lines
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.updates import minimizes
 from hfdsl.check.program import Program, signature_of
@@ -28,6 +28,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.learning.mistaken_numbers import ADVANTAGE, float_columns
 from hfdsl.check.rules.learning.value_targets import value_calls
 from hfdsl.check.sources import argument_span
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Node, Ref
 from hfdsl.graph.reads import RowColumn
@@ -70,7 +71,8 @@ def critics_learn_no_advantages(context: Context) -> Iterator[Finding]:
     names = _names(program) if values else {}
     for update in update_lines(program) if values else ():
         own = [call for call in values if call.role == update.role and call.id < update.id]
-        after = {node.id for call in own for node in nodes_from(program.graph, call)} - {call.id for call in own}
+        own_ids = {call.id for call in own}
+        after = descendants(program.graph, own_ids) - own_ids
         for column in program.origins.columns(update.id) if own else ():
             stored = stored_column(program.graph, column.ref)
             is_target = f"{column.port}.{column.name}" in _targets(program, update)

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import nodes_from, updates_after
+from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.program import Input, Node, RoleCall
 from hfdsl.graph.samples import is_float_column, is_token_column
 from hfdsl.graph.signatures import PortType, RecordType, role_signature
@@ -89,7 +90,7 @@ def _targets(program: Program, values: Node, kind: type, training: str) -> list[
     }
     if not read_names <= {name for name, _ in results} | inputs:
         return []
-    after = {node.id for node in nodes_from(program.graph, values)} - {values.id}
+    after = descendants(program.graph, [values.id]) - {values.id}
     targets = read_names - set(_numbers(values_signature.returns) if values_signature is not None else ())
     return [(name, node) for name, node in results if name in targets and node.id in after]
 

@@ -13,6 +13,7 @@ from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.check.rules.learning.ratios import divides_by_another_policy
 from hfdsl.check.rules.learning.temperatures import compared_roles
 from hfdsl.deploy.deployment import Placement
+from hfdsl.graph.ancestry import ancestors
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols import role_facts
 from hfdsl.protocols.state import effects_of
@@ -130,11 +131,5 @@ def _calls(graph: Graph, kind: str) -> Iterator[tuple[str, str, Node]]:
 def _exporters(graph: Graph, node: Node) -> list[str]:
     """The roles whose exported state the value of a node derives from."""
     role_of = {export.id: role for role, _, export in _calls(graph, "exports")}
-    seen: set[int] = set()
-    pending = [ref.node for ref in node.refs]
-    while pending:
-        number = pending.pop()
-        if number not in seen:
-            seen.add(number)
-            pending += [ref.node for ref in graph.nodes[number].refs]
-    return [role_of[number] for number in sorted(seen & role_of.keys())]
+    before = ancestors(graph, [ref.node for ref in node.refs])
+    return [role_of[number] for number in sorted(before & role_of.keys())]

@@ -12,6 +12,7 @@ from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, dims_of, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat, RoleCall
 from hfdsl.protocols import role_facts
 from hfdsl.protocols.role_facts import RoleFact
@@ -100,11 +101,7 @@ def chooses_tokens(program: Program, call: Node) -> bool:
 
 def _repeated(graph: Graph) -> set[int]:
     """The nodes that depend on repeated rows."""
-    repeated = set[int]()
-    for node in graph.nodes:
-        if isinstance(node.op, Repeat) or any(ref.node in repeated for ref in node.refs):
-            repeated.add(node.id)
-    return repeated
+    return descendants(graph, [node.id for node in graph.nodes if isinstance(node.op, Repeat)])
 
 
 # -- the distribution that they are of

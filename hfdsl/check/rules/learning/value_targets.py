@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import body_columns, nodes_from, training_calls, trains, updates_after
+from hfdsl.check.dependences import body_columns, training_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.rules.learning.critics import values_tokens
 from hfdsl.check.rules.learning.ratios import Makers, effects
 from hfdsl.check.sources import argument_span
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
@@ -66,7 +67,7 @@ def advantages_have_the_values_from_before(context: Context) -> Iterator[Finding
         calls.setdefault(values.role, []).append(values)
     reported = set[object]()
     for first, *others in calls.values():
-        after_first = {node.id for node in nodes_from(program.graph, first)} if others else set[int]()
+        after_first = descendants(program.graph, [first.id]) if others else set[int]()
         updates = [node for node, _ in makers.updates if node.role == first.role and node.id in after_first]
         for values in others:
             update = next((e for e in updates if e.id < values.id and makers.reads_rows_of(values, e)), None)

@@ -22,6 +22,7 @@ from hfdsl.check.dependences import body_columns
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.rules.learning.ratios import formed_ratios
+from hfdsl.graph.ancestry import ancestors, descendants
 from hfdsl.graph.lags import Versions, trained_sources
 from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Input, Node, Queue, Ref, RoleCall
@@ -260,24 +261,14 @@ def _is_of_tokens(column: RowColumn, tokens: RowColumn) -> bool:
 
 
 def _behind_queues(context: Context) -> frozenset[int]:
-    behind: set[int] = set()
-    for node in context.program.graph.nodes:
-        is_queue = isinstance(node.op, Queue) and node.op.splits
-        if is_queue or any(ref.node in behind for ref in node.refs):
-            behind.add(node.id)
-    return frozenset(behind)
+    queues = [node.id for node, _ in context.program.split.queues]
+    return frozenset(descendants(context.program.graph, queues))
 
 
 def _queues(context: Context, node: Node) -> Iterator[Label]:
     """The queues on the way to a call."""
-    nodes, waiting, seen = context.program.graph.nodes, [node.id], set[int]()
-    while waiting:
-        number = waiting.pop()
-        if number in seen:
-            continue
-        seen.add(number)
-        waiting += [ref.node for ref in nodes[number].refs]
-    for before in (nodes[number] for number in sorted(seen)):
+    graph = context.program.graph
+    for before in (graph.nodes[number] for number in sorted(ancestors(graph, [node.id]))):
         if isinstance(before.op, Queue) and before.op.splits:
             yield Label(before.span, f"lag={before.op.lag}")
 

@@ -27,6 +27,7 @@ from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.sizes.demands import filtered
 from hfdsl.deploy.deployment import Placement, process_groups
 from hfdsl.deploy.pools import devices
+from hfdsl.graph.ancestry import ancestors
 from hfdsl.graph.columns import columns_read, result_origins
 from hfdsl.graph.lags import stage_lags
 from hfdsl.graph.program import Filter, Node, Queue, RoleCall
@@ -232,12 +233,9 @@ def _unfilled(node: Node, subject: str, why: str) -> Finding:
 
 
 def _starved(context: Context, node: Node, queue: Queue, batch_rows: Size) -> Finding:
-    nodes, waiting, filters = context.program.graph.nodes, [ref.node for ref in node.refs], list[Node]()
-    while waiting:
-        before = nodes[waiting.pop()]
-        if isinstance(before.op, Filter):
-            filters.append(before)
-        waiting += [ref.node for ref in before.refs]
+    graph = context.program.graph
+    before = (graph.nodes[number] for number in sorted(ancestors(graph, [node.id]), reverse=True))
+    filters = [node for node in before if isinstance(node.op, Filter)]
     return Finding(
         "HF745",
         f"the queue waits for {batch_rows} rows, and nothing is dispatched in place of rows that the filter drops: "

@@ -12,6 +12,7 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.row_comparison import Comparison, Meeting, made_name, meetings, read_name
 from hfdsl.check.sources import argument_span
+from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.program import Input, Node
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.row_steps import FilterStep, PartStep
@@ -45,11 +46,8 @@ def rows_that_meet_are_the_same(context: Context) -> Iterator[Finding]:
 def _with_miscounted_rows(context: Context) -> set[int]:
     """The nodes whose rows depend on a call of values with different numbers of rows, which is a finding of its own."""
     mismatches = (m for m in context.program.inference.mismatches if m.kind is MismatchKind.ROWS)
-    miscounted = {m.node for m in mismatches if len(set(map(context.known, m.sizes))) > 1}
-    for node in context.program.graph.nodes if miscounted else ():
-        if any(ref.node in miscounted for ref in node.refs):
-            miscounted.add(node.id)
-    return miscounted
+    miscounted = [m.node for m in mismatches if len(set(map(context.known, m.sizes))) > 1]
+    return descendants(context.program.graph, miscounted)
 
 
 def _different_rows(context: Context, node: Node, left: RowColumn, right: RowColumn) -> Finding:

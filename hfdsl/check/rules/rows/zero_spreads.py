@@ -25,6 +25,7 @@ from hfdsl.check.dependences import trains
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import Function, span_of
 from hfdsl.check.syntax_trees import nodes_of
+from hfdsl.graph.ancestry import ancestors
 from hfdsl.graph.program import Filter, Graph, Node
 from hfdsl.graph.spans import definition_span
 from hfdsl.types.rows import Grouped
@@ -65,16 +66,7 @@ def divisors_are_not_zero(context: Context) -> Iterator[Finding]:
 
 def _filtered(graph: Graph, node: Node) -> bool:
     """Whether a filter has selected some of the rows that a call reads."""
-    waiting, seen = [ref.node for ref in node.refs], set[int]()
-    while waiting:
-        number = waiting.pop()
-        if number in seen:
-            continue
-        seen.add(number)
-        if isinstance(graph.nodes[number].op, Filter):
-            return True
-        waiting += [ref.node for ref in graph.nodes[number].refs]
-    return False
+    return any(isinstance(graph.nodes[number].op, Filter) for number in ancestors(graph, [node.id]))
 
 
 def _is_guarded(definition: Function) -> bool:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.graph.ancestry import ancestors
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.samples import is_float_column
 from hfdsl.protocols.state import Effect, effects_of, methods_with
@@ -173,7 +174,7 @@ def _untrained(
         sent = any((of.kind, of.state) == ("exports", state) and call.role == role for call, of in calls)
         if state != effect.state or role in readers or (sent and len(readers) > 1) or not exporters:
             continue
-        if node.id not in _values_behind(context, writer):
+        if node.id not in ancestors(context.program.graph, [ref.node for ref in writer.refs]):
             continue  # it does not learn from what is read here
         if not any(is_float_column(column.spec) for column in context.program.origins.columns(writer.id)):
             continue  # it imitates
@@ -189,17 +190,6 @@ def _untrained(
             notes=(f"hf.sync({role}, {node.role}) after '{writer.label}'",),
         )
     return None
-
-
-def _values_behind(context: Context, node: Node) -> set[int]:
-    """The nodes that a value derives from."""
-    behind, waiting = set[int](), [ref.node for ref in node.refs]
-    while waiting:
-        number = waiting.pop()
-        if number not in behind:
-            behind.add(number)
-            waiting += [ref.node for ref in context.program.graph.nodes[number].refs]
-    return behind
 
 
 def _late(node: Node, effect: Effect, late: int, loading: Node, writer: Node) -> Finding:
