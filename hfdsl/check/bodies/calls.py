@@ -47,6 +47,12 @@ def filled(partial: ast.Call, call: ast.Call) -> ast.Call:
     return ast.copy_location(ast.Call(function, [*arguments, *call.args], [*kept, *call.keywords]), call)
 
 
+def dim_argument(call: ast.Call) -> ast.expr | None:
+    """The ``dim`` of a call of torch that takes tensors first, such as ``torch.stack``; None if it is left out."""
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == "dim"), None)
+    return call.args[1] if len(call.args) > 1 else named
+
+
 def is_without_gradient(expression: ast.expr) -> bool:
     """Whether a context, or a decorator, is that of torch for computing without gradients."""
     return last_name(expression.func if isinstance(expression, ast.Call) else expression) in NO_GRADIENT

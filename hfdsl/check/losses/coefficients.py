@@ -18,13 +18,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
-from types import FunctionType, SimpleNamespace
+from itertools import chain
+from types import SimpleNamespace
 from typing import Any, Final
 
 from hfdsl.check.bodies.calls import defaults
 from hfdsl.check.bodies.known_values import Known
 from hfdsl.check.bodies.names import last_name, value_of
-from hfdsl.check.bodies.role_code import ReadFunction, code_of, is_of_user
+from hfdsl.check.bodies.role_code import ReadFunction, code_of, is_of_user, own_functions
 from hfdsl.check.bodies.syntax import resolved
 from hfdsl.check.bodies.temperatures import known_attributes
 from hfdsl.check.losses.names import COEFFICIENT
@@ -49,13 +50,13 @@ def may_have_negative_coefficients(role: type, given: tuple[Sequence[Any], Mappi
     known = {name: value.value for name, value in known_attributes(role, given).items() if isinstance(value, Known)}
     if _has_a_negative(known):
         return True
-    functions = [function for several in code_of(role).functions.values() for function in several]
-    own = {function for base in role.__mro__ for function in vars(base).values() if isinstance(function, FunctionType)}
+    code = code_of(role)
+    own = own_functions(code, role)
     return any(
-        _sets_a_negative(function, known if function.body in own else {})
+        _sets_a_negative(function, known if function in own else {})
         or _names_a_negative(function)
         or _gives_a_negative(function)
-        for function in functions
+        for function in chain.from_iterable(code.functions.values())
     )
 
 

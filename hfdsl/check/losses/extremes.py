@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from hfdsl.check.bodies.calls import dim_argument
 from hfdsl.check.bodies.interpretation import Operation
 from hfdsl.check.bodies.linear_numbers import Linear
 from hfdsl.check.losses import joins
@@ -120,8 +121,7 @@ def is_number(node: ast.expr, frame: CallFrame) -> bool:
 
 def stacked(call: ast.Call, left: PolicyValue, right: PolicyValue) -> PolicyValue:
     """Two values in a new dim; None if their extremes say nothing."""
-    dim = next((keyword.value for keyword in call.keywords if keyword.arg == "dim"), None)
-    dim = call.args[1] if len(call.args) > 1 else dim
+    dim = dim_argument(call)
     if not isinstance(left, Quantity) or not isinstance(right, Quantity):
         return None
     kinds = {left.kind, right.kind}

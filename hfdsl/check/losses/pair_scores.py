@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from hfdsl.check.bodies.calls import dim_argument
 from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
 from hfdsl.check.losses import slopes
 from hfdsl.check.losses.preference_operations import DIVISIONS, PRODUCTS, beside, operation_result
@@ -26,8 +27,7 @@ COLUMNS: Final = {":, 0": 0, "(:, 0)": 0, "(..., 0)": 0, ":, 1": 1, "(:, 1)": 1,
 
 def stacked_scores(call: ast.Call, parts: Sequence[PreferenceValue]) -> PreferenceValue:
     """Tensors in a new dim: the scores of both responses of each pair, if it is the last one."""
-    dim = next((keyword.value for keyword in call.keywords if keyword.arg == "dim"), None)
-    dim = call.args[1] if len(call.args) > 1 else dim
+    dim = dim_argument(call)
     return beside(parts) if dim is not None and ast.unparse(dim) in ("1", "-1") else None
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Final
 
+from hfdsl.check.bodies.calls import dim_argument
 from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
 from hfdsl.check.bodies.row_tensors import FORMS, METADATA, VIEWS, functions
 from hfdsl.check.losses import slopes
@@ -162,8 +163,7 @@ def called_score(value: PreferenceValue, name: str) -> PreferenceValue:
 
 def joined_rows(call: ast.Call, parts: Sequence[PreferenceValue]) -> PreferenceValue:
     """Tensors after one another: the rows of two, or the tokens of several."""
-    dim = next((keyword.value for keyword in call.keywords if keyword.arg == "dim"), None)
-    dim = call.args[1] if len(call.args) > 1 else dim
+    dim = dim_argument(call)
     if dim is not None and ast.unparse(dim) in ("1", "-1") and any(isinstance(part, Slope) for part in parts):
         return beside(parts)
     if dim is not None and ast.unparse(dim) != "0":
