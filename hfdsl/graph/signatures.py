@@ -143,8 +143,8 @@ class Signature:
 
     @property
     def is_ready_made(self) -> bool:
-        """Whether the body is one of hfdsl's own; one typed at a prompt has no module."""
-        return (self.body.__module__ or "").startswith("hfdsl.")
+        """Whether the body is one of hfdsl's own."""
+        return is_of_hfdsl(self.body)
 
     @property
     def group_size(self) -> int:
@@ -226,6 +226,11 @@ def in_groups(signature: Signature, n: int) -> Signature:
     """The signature of a function whose groups, in this call of it, have n rows."""
     parameter = signature.rows.parameter if isinstance(signature.rows, GroupedBy) else signature.group_parameter
     return replace(signature, rows=Grouped(n), group_parameter=parameter)
+
+
+def is_of_hfdsl(body: Callable[..., Any]) -> bool:
+    """Whether a function is one of hfdsl's own; one typed at a prompt has no module."""
+    return (body.__module__ or "").startswith("hfdsl.")
 
 
 @functools.cache

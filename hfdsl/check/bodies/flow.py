@@ -35,7 +35,7 @@ from hfdsl.check.bodies.scopes import without
 from hfdsl.check.bodies.specialized import Option, literal_arguments, without_other_branches
 from hfdsl.check.bodies.syntax import assigned_names, callee, definition_of
 from hfdsl.check.sources import Function
-from hfdsl.graph.signatures import PortType, RecordType, Signature
+from hfdsl.graph.signatures import PortType, RecordType, Signature, is_of_hfdsl
 
 V = TypeVar("V")
 
@@ -326,7 +326,19 @@ class FlowInterpretation(Interpretation[V]):
     def of_call(
         self, call: ast.Call, function: FunctionType, positional: Sequence[V | None], named: Mapping[str, V | None]
     ) -> V | None:
-        """The result of a user's function."""
+        """The result of a function, a user's by its definition."""
+        if is_of_hfdsl(function):
+            return self.of_formula(call, function, positional, named)
+        return self.of_definition(call, function)
+
+    def of_formula(
+        self, call: ast.Call, formula: FunctionType, positional: Sequence[V | None], named: Mapping[str, V | None]
+    ) -> V | None:
+        """The result of a formula of hfdsl: by its definition, unless a rule knows better."""
+        return self.of_definition(call, formula)
+
+    def of_definition(self, call: ast.Call, function: FunctionType) -> V | None:
+        """The value that the definition of a function returns."""
         definition = definition_of(function)
         if definition is None:
             tables.forget_taken(self, call)

@@ -163,13 +163,11 @@ class StepInterpretation(FlowInterpretation[StepValue]):
                 return super().call(ast.copy_location(same, call))
         return super().call(call)
 
-    def of_call(
-        self, call: ast.Call, function: FunctionType, positional: Sequence[StepValue], named: Mapping[str, StepValue]
+    def of_formula(
+        self, call: ast.Call, formula: FunctionType, positional: Sequence[StepValue], named: Mapping[str, StepValue]
     ) -> StepValue:
-        """The result of a user's function, or of a formula that leaves each step where it is."""
-        if not (function.__module__ or "").startswith("hfdsl."):
-            return super().of_call(call, function, positional, named)
-        return next(iter(positional), None) if function.__name__ in ("masked", "whitened") else None
+        """The result of a formula that leaves each step where it is."""
+        return next(iter(positional), None) if formula.__name__ in ("masked", "whitened") else None
 
 
 def _dim(operation: Operation[StepValue]) -> str:

@@ -316,16 +316,15 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
         is_tempered = self.value(call.func) is not None or any(map(_is_temperature, nodes_of(call)))
         return Scaled("logits", None if is_tempered else 1.0)
 
-    def of_call(
+    def of_formula(
         self,
         call: ast.Call,
-        function: FunctionType,
+        formula: FunctionType,
         positional: Sequence[ScaledValue],
         named: Mapping[str, ScaledValue],
     ) -> ScaledValue:
-        """The result of a user's function."""
-        is_ready = (function.__module__ or "").startswith("hfdsl.")
-        return None if is_ready else super().of_call(call, function, positional, named)
+        """The result of a formula, which takes no logits."""
+        return None
 
 
 def known_attributes(role: type, given: tuple[Sequence[Any], Mapping[str, Any]] | None) -> dict[str, ScaledValue]:
@@ -345,6 +344,16 @@ def known_attributes(role: type, given: tuple[Sequence[Any], Mapping[str, Any]] 
     stored = _stored(role)
     changes_temperatures = any(map(TEMPERATURE.fullmatch, stored))  # of a configuration, perhaps
     return {} if changes_temperatures else {name: attributes[name] for name in attributes.keys() - stored}
+
+
+def known_numbers(role: type, given: tuple[Sequence[Any], Mapping[str, Any]] | None) -> tuple[tuple[str, float], ...]:
+    """The numbers among ``known_attributes``, by name."""
+    known = known_attributes(role, given).items()
+    return tuple(
+        (name, float(value.value))
+        for name, value in known
+        if isinstance(value, Known) and isinstance(value.value, (int, float))
+    )
 
 
 @lru_cache(maxsize=256)

@@ -244,17 +244,15 @@ class ErrorInterpretation(FlowInterpretation[CriticValue]):
         result = super().call(call)
         return NewValues() if result is None and self._is_model(call) else result
 
-    def of_call(
+    def of_formula(
         self,
         call: ast.Call,
-        function: FunctionType,
+        formula: FunctionType,
         positional: Sequence[CriticValue],
         named: Mapping[str, CriticValue],
     ) -> CriticValue:
-        """The result of a user's function, or of a formula that masks numbers, or takes their mean."""
-        if not (function.__module__ or "").startswith("hfdsl."):
-            return super().of_call(call, function, positional, named)
-        return next(iter(positional), None) if function.__name__ in FORMULAS else None
+        """The result of a formula that masks numbers, or takes their mean."""
+        return next(iter(positional), None) if formula.__name__ in FORMULAS else None
 
     def _is_model(self, call: ast.Call) -> bool:
         """Whether a call is one of an object that the role keeps, which no code here explains, on what it learns."""

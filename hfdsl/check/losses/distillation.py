@@ -21,6 +21,7 @@ from hfdsl.check.bodies.interpretation import SUBSCRIPT, Operation
 from hfdsl.check.bodies.names import last_name
 from hfdsl.check.losses import divergences
 from hfdsl.check.losses.divergences import DistillationValue, ModelNumbers, TeacherDivergence, TeacherGap
+from hfdsl.check.losses.functions import MASKED_FORMULAS
 from hfdsl.check.losses.minimized import MinimizedLosses
 from hfdsl.check.losses.names import COEFFICIENT, LOG_PROB, OTHERS
 from hfdsl.check.losses.sides import words_of
@@ -40,9 +41,6 @@ OTHER_WORDS: Final = frozenset(
 
 KL_WORDS: Final = frozenset({"kl", "kld", "kldiv"})
 """The words for an object that gives a KL, such as ``nn.KLDivLoss()``."""
-
-FORMULAS: Final = frozenset({"masked", "masked_mean", "masked_sum"})
-"""Formulas of hfdsl that take some of their numbers, their mean, or their sum."""
 
 
 class DistillationInterpretation(MinimizedLosses[DistillationValue]):
@@ -144,14 +142,12 @@ class DistillationInterpretation(MinimizedLosses[DistillationValue]):
                 return divergences.divergence(self.value(given[0]), self.value(given[1]), self.place(call))
         return super().call(call)
 
-    def of_call(
+    def of_formula(
         self,
         call: ast.Call,
-        function: FunctionType,
+        formula: FunctionType,
         positional: Sequence[DistillationValue],
         named: Mapping[str, DistillationValue],
     ) -> DistillationValue:
-        """The result of a user's function, or of a formula that masks numbers, or takes their mean."""
-        if not (function.__module__ or "").startswith("hfdsl."):
-            return super().of_call(call, function, positional, named)
-        return next(iter(positional), None) if function.__name__ in FORMULAS else None
+        """The result of a formula that masks numbers, or takes their mean."""
+        return next(iter(positional), None) if formula.__name__ in MASKED_FORMULAS else None

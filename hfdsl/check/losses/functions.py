@@ -25,6 +25,9 @@ SAME: Final = functions(
 )
 """Functions whose result rises with their tensor."""
 
+MASKED_FORMULAS: Final = functions("masked masked_mean masked_sum")
+"""Formulas of hfdsl that take some of their numbers, their mean, or their sum."""
+
 CLIPS: Final = functions("clamp clamp_max clamp_min clip hardtanh")
 """Functions that hold numbers between bounds."""
 

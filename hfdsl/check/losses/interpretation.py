@@ -303,14 +303,12 @@ class PolicyInterpretation(FlowInterpretation[PolicyValue]):
         result = super().evaluated(called, call)
         return joins.with_origin(of_tokens(result, call), origin)
 
-    def of_call(
+    def of_formula(
         self,
         call: ast.Call,
-        function: FunctionType,
+        formula: FunctionType,
         positional: Sequence[PolicyValue],
         named: Mapping[str, PolicyValue],
     ) -> PolicyValue:
-        """The result of a user's function, or of a formula of hfdsl."""
-        if not (function.__module__ or "").startswith("hfdsl."):
-            return super().of_call(call, function, positional, named)
-        return formula_result(call, function.__name__, positional, named, self.frame)
+        """The result of a formula in terms of a policy's loss."""
+        return formula_result(call, formula.__name__, positional, named, self.frame)

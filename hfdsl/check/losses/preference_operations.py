@@ -95,9 +95,6 @@ SCORES: Final = (LOSSES | LOGARITHMS | SUMS | DIFFERENCES | BOUNDS | functions("
 )
 """Functions that nothing calls of logits, but of scores."""
 
-FORMULAS: Final = functions("masked masked_mean masked_sum")
-"""Formulas of hfdsl that take some of their numbers, their mean, or their sum."""
-
 SCORE_WORDS: Final = frozenset({"reward", "rewards", "rm", "score", "scores"})
 """The words for what is to be greater for a better response."""
 

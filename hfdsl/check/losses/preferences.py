@@ -28,11 +28,11 @@ from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.objects import CalledFunction
 from hfdsl.check.bodies.row_tensors import METADATA
 from hfdsl.check.losses import slopes
+from hfdsl.check.losses.functions import MASKED_FORMULAS
 from hfdsl.check.losses.minimized import MinimizedLosses
 from hfdsl.check.losses.names import COEFFICIENT, LOG_PROB
 from hfdsl.check.losses.pair_scores import pair_result, stacked_scores
 from hfdsl.check.losses.preference_operations import (
-    FORMULAS,
     PRODUCTS,
     REFERENCE_WORDS,
     SCORES,
@@ -265,18 +265,16 @@ class PreferenceInterpretation(MinimizedLosses[PreferenceValue]):
             return Halves(*halves)
         return of_model(words, "", arguments)
 
-    def of_call(
+    def of_formula(
         self,
         call: ast.Call,
-        function: FunctionType,
+        formula: FunctionType,
         positional: Sequence[PreferenceValue],
         named: Mapping[str, PreferenceValue],
     ) -> PreferenceValue:
-        """The result of a user's function, or of a formula that masks numbers, or takes their mean."""
-        if not (function.__module__ or "").startswith("hfdsl."):
-            return super().of_call(call, function, positional, named)
+        """The result of a formula that masks numbers, or takes their mean."""
         first = next(iter(positional), None)
-        return first if function.__name__ in FORMULAS and isinstance(first, (Slope, Number)) else None
+        return first if formula.__name__ in MASKED_FORMULAS and isinstance(first, (Slope, Number)) else None
 
 
 def _may_cut(operation: Operation[PreferenceValue]) -> bool:
