@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -12,7 +12,7 @@ from hfdsl.check.bodies.syntax import columns_read
 from hfdsl.check.program import Program
 from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.origins import stored_column
-from hfdsl.graph.program import Derived, FunctionCall, Node, Pack, Ref, RoleCall
+from hfdsl.graph.program import Derived, FunctionCall, Node, Operand, Pack, Ref, RoleCall
 from hfdsl.graph.reads import RowColumn
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
@@ -58,6 +58,12 @@ def training_calls(program: Program) -> list[Node]:
 def update_lines(program: Program) -> list[Node]:
     """The first update of each line of the dataflow: a loop over mini-batches and epochs repeats what it reads."""
     return list({node.span: node for node in reversed(training_calls(program))}.values())[::-1]
+
+
+def shares_with_another_role(program: Program, node: Node, columns: Callable[[Program, Node], set[Operand]]) -> bool:
+    """Whether an update of another role reads one of the ``columns`` of an update, as of two that play a game."""
+    own = columns(program, node)
+    return any(other.role != node.role and own & columns(program, other) for other in update_lines(program))
 
 
 def body_columns(program: Program, node: Node) -> list[RowColumn]:

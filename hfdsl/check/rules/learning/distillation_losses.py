@@ -20,9 +20,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from hfdsl.check.bodies.kept_attributes import methods_of
-from hfdsl.check.bodies.known_values import Known
 from hfdsl.check.bodies.role_code import code_of
-from hfdsl.check.bodies.temperatures import known_attributes
+from hfdsl.check.bodies.temperatures import known_numbers
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import sampling_calls, training_calls
 from hfdsl.check.findings import Finding, Label
@@ -56,10 +55,8 @@ def students_become_like_teachers(context: Context) -> Iterator[Finding]:
         if update is None or TEACHER in words_of(update.role.__name__):
             continue
         place = program.placement(node)
-        known = known_attributes(update.role, None if place is None else (place.args, place.kwargs)).items()
-        numbers = {name: value.value for name, value in known if isinstance(value, Known)}
-        named = tuple((name, float(value)) for name, value in numbers.items() if isinstance(value, (int, float)))
-        departure = _departure(update, named)
+        numbers = known_numbers(update.role, None if place is None else (place.args, place.kwargs))
+        departure = _departure(update, numbers)
         is_own = any(call.role == node.role for call in sampling_calls(program, node))
         if departure is None or departure.place in reported or (isinstance(departure.value, TeacherGap) and is_own):
             continue

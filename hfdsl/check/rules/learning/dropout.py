@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program
-from hfdsl.check.rules.learning.ratios import effects, forms_none
+from hfdsl.check.rules.learning.ratios import first_ratio_updates
 from hfdsl.graph.program import Node
 from hfdsl.protocols import role_facts
 
@@ -60,11 +60,6 @@ def ratios_are_without_dropout(context: Context) -> Iterator[Finding]:
 
 def dropped_ratios(program: Program) -> Iterator[DroppedRatio]:
     """The first update with a ratio of each role whose updates drop something."""
-    updates = (node for node in program.graph.calls if any(e.ratio is not None for e in effects(node, "writes")))
-    first = dict[str, Node]()
-    for update in updates:
-        if not forms_none(update):
-            first.setdefault(update.role, update)
-    for update in first.values():
+    for update in first_ratio_updates(program):
         if drops := role_facts.drops.of(program.placement(update)):
             yield DroppedRatio(update, drops)

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import update_lines
+from hfdsl.check.dependences import shares_with_another_role
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses import terms
 from hfdsl.check.losses.collected import Collected, Reversal
@@ -51,7 +51,9 @@ def losses_have_their_signs(context: Context) -> Iterator[Finding]:
     program, reported = context.program, set[Span]()
     for node in program.graph.calls if not program.graph.misuses else ():
         for mistake in (*_of_method(program, node), *_of_options(program, node)):
-            if mistake.place not in reported and not (mistake.code == "HF358" and _is_adversary(program, node)):
+            # Of two roles that play against each other, one lowers the advantages that the other one raises.
+            is_adversary = mistake.code == "HF358" and shares_with_another_role(program, node, _gains)
+            if mistake.place not in reported and not is_adversary:
                 reported.add(mistake.place)
                 finding = Finding(
                     mistake.code,
@@ -74,12 +76,6 @@ def _edits(program: Program, node: Node, mistake: SignMistake) -> Iterator[Sugge
         yield from bodies.negated(mistake.place)
     elif mistake.edit == "other sign" and is_own:
         yield from bodies.other_sign(mistake.place)
-
-
-def _is_adversary(program: Program, node: Node) -> bool:
-    """Whether another role learns from the same advantages: of two that play against each other, one lowers them."""
-    gains = _gains(program, node)
-    return any(other.role != node.role and gains & _gains(program, other) for other in update_lines(program))
 
 
 def _gains(program: Program, node: Node) -> set[Operand]:

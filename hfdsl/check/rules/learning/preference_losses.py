@@ -21,11 +21,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from hfdsl.check.bodies.kept_attributes import methods_of
-from hfdsl.check.bodies.known_values import Known
 from hfdsl.check.bodies.role_code import code_of
-from hfdsl.check.bodies.temperatures import known_attributes
+from hfdsl.check.bodies.temperatures import known_numbers
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import training_calls, update_lines
+from hfdsl.check.dependences import shares_with_another_role, training_calls
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.preference_operations import COST_WORDS, SCORE_WORDS
 from hfdsl.check.losses.preferences import PreferenceInterpretation
@@ -63,21 +62,14 @@ def losses_prefer_the_preferred(context: Context) -> Iterator[Finding]:
         update = minimizer(program, node)
         place = None if update is None else program.placement(node)
         arguments = None if place is None else (place.args, place.kwargs)
-        if update is None or _is_opponent(program, node) or COST_WORDS & {*words_of(update.role.__name__)}:
+        if update is None or COST_WORDS & {*words_of(update.role.__name__)}:
             continue
-        known = known_attributes(update.role, arguments).items()
-        numbers = {name: value.value for name, value in known if isinstance(value, Known)}
-        named = tuple((name, float(value)) for name, value in numbers.items() if isinstance(value, (int, float)))
-        swapped = _swapped_pair(update, named)
+        if shares_with_another_role(program, node, _pairs):
+            continue  # one of them may be an opponent
+        swapped = _swapped_pair(update, known_numbers(update.role, arguments))
         if swapped is not None and swapped.place not in reported:
             reported.add(swapped.place)
             yield _finding(context, node, swapped)
-
-
-def _is_opponent(program: Program, node: Node) -> bool:
-    """Whether another role learns from the same pairs."""
-    pairs = _pairs(program, node)
-    return any(other.role != node.role and pairs & _pairs(program, other) for other in update_lines(program))
 
 
 def _pairs(program: Program, node: Node) -> set[Operand]:

@@ -25,7 +25,7 @@ from itertools import takewhile
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of
+from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.check.sources import argument_span
@@ -139,6 +139,15 @@ def forms_none(node: Node) -> bool:
         isinstance(operand, Constant) and getattr(operand.value, "uses_ratio", True) is False
         for _, operand in node.arguments
     )
+
+
+def first_ratio_updates(program: Program) -> Iterator[Node]:
+    """The first call of each role that forms ratios of log-probs."""
+    first = dict[str, Node]()
+    for node in program.graph.calls:
+        if any(effect.ratio is not None for effect in effects(node, "writes")) and not forms_none(node):
+            first.setdefault(node.role, node)
+    yield from first.values()
 
 
 def _is_of_its_tokens(context: Context, ratio: Ratio) -> bool:

@@ -23,7 +23,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.dependences import training_calls, trains
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import Program, call_numbers
-from hfdsl.check.rules.learning.ratios import effects, forms_none
+from hfdsl.check.rules.learning.ratios import first_ratio_updates
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.program import Constant, Node
 from hfdsl.graph.signatures import Signature
@@ -140,15 +140,10 @@ def temperatures_leave_a_choice(context: Context) -> Iterator[Finding]:
 
 def low_temperatures(program: Program) -> Iterator[tuple[str, Node, float]]:
     """The policies that learn by ratios at a temperature close to 0, each with its first such update."""
-    updates = (node for node in program.graph.calls if any(e.ratio is not None for e in effects(node, "writes")))
-    first = dict[str, Node]()
-    for update in updates:
-        if not forms_none(update):
-            first.setdefault(update.role, update)
-    for role, update in first.items():
+    for update in first_ratio_updates(program):
         temperature = role_facts.policy_temperature.of(program.placement(update))
         if temperature is not None and temperature < LEAST_TEMPERATURE:
-            yield role, update, temperature
+            yield update.role, update, temperature
 
 
 def low_temperature(role: str, temperature: float) -> str:
