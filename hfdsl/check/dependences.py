@@ -76,7 +76,7 @@ def body_columns(program: Program, node: Node) -> list[RowColumn]:
 
 @lru_cache(maxsize=256)
 def _read(signature: Signature) -> Mapping[str, frozenset[str]]:
-    """By port of a record the columns that a body reads, where that is known; a ready one reads what it takes."""
+    """By port of a record the columns that a body reads, where that is known; a ready-made one reads what it takes."""
     records = {port.name for port in signature.ports if isinstance(port.type, RecordType)}
     read = {} if signature.is_ready_made else columns_read(signature.body)
     return {port: names for port, names in read.items() if port in records}

@@ -1,4 +1,4 @@
-"""Padding of responses in bodies of the user's, on the ready records."""
+"""Padding of responses in bodies of the user's, on the ready-made records."""
 
 from __future__ import annotations
 

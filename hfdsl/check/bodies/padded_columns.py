@@ -2,7 +2,7 @@
 
 A worked example, of ``def update(self, rollout: Rollout)`` whose record has these columns::
 
-    log_probs: f32[B, R]            padded where R is the dim of the ready records, hfdsl.rl.batches.R
+    log_probs: f32[B, R]            padded where R is the dim of the ready-made records, hfdsl.rl.batches.R
     response_mask: bool_[B, W]      a mask, which says that W is padded, too
 """
 
@@ -24,7 +24,7 @@ from hfdsl.types.dims import Size
 from hfdsl.types.dtypes import Bool
 
 VOCABULARY: Final = "hfdsl.rl.batches"
-"""The module of the ready records, whose names mean the same in all of them."""
+"""The module of the ready-made records, whose names mean the same in all of them."""
 
 MASKS: Final = re.compile(r"(.*_)?(actions?|answers?|completions?|gen|generated|outputs?|resp|responses?)_mask")
 """The names of columns that say which tokens of a padded response are there."""
@@ -53,7 +53,7 @@ def has_width(spec: object) -> TypeGuard[ColumnSpec]:
 
 
 def padded_widths(columns: Iterable[tuple[str, ColumnSpec]]) -> tuple[frozenset[Size], frozenset[Size]]:
-    """The second dims of responses with padding: that of the ready records, and those of users' records with a mask."""
+    """The second dims of padded responses: that of ready-made records, and those of users' records with a mask."""
     ready, masked = set[Size](), set[Size]()
     for path, spec in columns:
         width = spec.dims[1]

@@ -195,8 +195,8 @@ def _with_critic(draft: Draft) -> str:
     if c.value(KL_REWARD):
         draft.take("options.kl", KL_COEFFICIENT, number)
     draft.put("options.value_loss.clip", number(c.value("critic.cliprange_value")), "critic.cliprange_value")
-    is_ready = c.value(KL_REWARD) and not c.value(KL_LOSS) and c.value(LOSS_MODE) == "vanilla"
-    if is_ready and (updates, epochs) == (of_critic, critic_epochs) and c.size(SAMPLES) == 1:
+    is_plain = c.value(KL_REWARD) and not c.value(KL_LOSS) and c.value(LOSS_MODE) == "vanilla"
+    if is_plain and (updates, epochs) == (of_critic, critic_epochs) and c.size(SAMPLES) == 1:
         draft.uses(SAMPLES, CRITIC_MINI, "critic.ppo_epochs")
         return f"{READY}.ppo:ppo"
     draft.put("options.group", c.size(SAMPLES), SAMPLES)

@@ -1,4 +1,4 @@
-"""The class of a configuration: a ready one, or one derived from the annotations of a dataflow and its roles."""
+"""The class of a configuration: a ready-made one, or one derived from the annotations of a dataflow and its roles."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hfdsl.rl.training.typed import hints, is_dataclass_type, required
 
 
 def takes_update(ready: type[RunConfig], update_options: type | None) -> bool:
-    """Whether a ready configuration takes an update with these options."""
+    """Whether a ready-made configuration takes an update with these options."""
     return any(hints(kind)["options"] is update_options for kind in _classes_in(ready, "update"))
 
 
 def narrowed(
     ready: type[RunConfig], roles: Mapping[str, type], evaluation_roles: Collection[str]
 ) -> type[RunConfig] | None:
-    """Narrow a ready configuration to these classes of tables; None if it has other roles or tables.
+    """Narrow a ready-made configuration to these classes of tables; None if it has other roles or tables.
 
-    Roles of the evaluation alone get tables beside those of the ready configuration.
+    Roles of the evaluation alone get tables beside those of the ready-made configuration.
 
     The field of a role that may have one of several classes, such as a reward, takes only the class that was named, so
     that its table needs no ``kind``.

@@ -30,7 +30,7 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.rl.engines.measured import MeasuredCase, nearest_case
 from hfdsl.rl.engines.versions import installed_version, untried
 from hfdsl.rl.training.preflight.requirements import is_installed
-from hfdsl.rl.training.ready import calls, is_ready
+from hfdsl.rl.training.ready import calls, is_ready_made
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig, computes, in_flight_obstacle
 from hfdsl.rl.workers.engine_adapters import adapter_problem
@@ -87,7 +87,7 @@ def engines_of_auto(run: ConfiguredRun) -> Mapping[str, AutoEngine]:
     A deployment that cannot be made decides nothing: the placement of the roles reports it.
     """
     policies = _policies(run).items()
-    roles = [role for role, policy in policies if policy.generation.engine == AUTO and is_ready(run.roles[role])]
+    roles = [role for role, policy in policies if policy.generation.engine == AUTO and is_ready_made(run.roles[role])]
     has_vllm = bool(roles) and is_usable()
     try:
         return {role: _engine_of_auto(run, role, has_vllm=has_vllm) for role in roles}

@@ -1,4 +1,4 @@
-"""Ready evaluations: a policy's greedy answers to unseen prompts, and a reward model's order of unseen pairs."""
+"""Ready-made evaluations: a policy's greedy answers to unseen prompts, and a reward model's order of unseen pairs."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ READY_ROLES: Final = "hfdsl.rl.workers"
 """The package of the ready-made roles, whose learning methods each take one optimizer step."""
 
 
-def is_ready(role: type[Worker]) -> bool:
+def is_ready_made(role: type[Worker]) -> bool:
     """Whether a role has the constructor of a ready-made role."""
     return getattr(role.__init__, "__module__", "").startswith(READY_ROLES)
 
 
 def calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
-    """The calls of ready methods of these names."""
+    """The calls of ready-made methods of these names."""
     for node in graph.nodes:
         op = node.op
         if (
@@ -30,5 +30,5 @@ def calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
 
 
 def generating(graph: Graph) -> list[str]:
-    """The roles that generate with a ready method."""
+    """The roles that generate with a ready-made method."""
     return list(dict.fromkeys(op.role for op, _ in calls(graph, "generate")))

@@ -56,8 +56,8 @@ def _is_mistaken(node: Node, record: type[Batch], port: str, operand: Ref, sourc
         return False  # exchanged columns: HF230, or meant
     if column_name in schema(record).fields:
         return (column_name, operand) in node.arguments  # in its own place, too; others may be moved on by one
-    is_ready = all(_declares(VOCABULARY, kind, port) for kind in (record, source.type.record))
-    return is_ready and _declares(VOCABULARY, source.type.record, column_name)
+    both_known = all(_declares(VOCABULARY, kind, port) for kind in (record, source.type.record))
+    return both_known and _declares(VOCABULARY, source.type.record, column_name)
 
 
 def _declares(module: str, record: type[Batch], column: str) -> bool:

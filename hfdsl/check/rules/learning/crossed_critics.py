@@ -7,7 +7,7 @@ A worked example, two critics of two rewards::
     critic.update(hf.merge(ValueExperience, rollout, values, gains))
     cost_critic.update(hf.merge(ValueExperience, rollout, cost_values, harms))
 
-The returns of the ready estimates are advantages plus values. With ``lam`` below 1 both bootstrap from the values, so
+The returns of ready-made estimates are advantages plus values. With ``lam`` below 1 both bootstrap from the values, so
 the second critic learns costs that end in predictions of rewards. Two critics of the same rewards may bootstrap from
 each other, as in double learning, and an auxiliary critic may learn the returns of another one beside it. With
 ``lam=1`` the values cancel out of the returns.
@@ -32,7 +32,7 @@ from hfdsl.graph.program import FunctionCall, Node, Operand, Ref
 from hfdsl.graph.spans import Span
 
 ESTIMATES = ("generalized_advantages", "whitened_advantages")
-"""The ready functions whose returns bootstrap from the values that they take."""
+"""The ready-made functions whose returns bootstrap from the values that they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def critics_learn_over_their_own_values(context: Context) -> Iterator[Finding]:
 
 
 def _learned(program: Program, update: Node, values: Mapping[int, Node]) -> Iterator[LearnedReturns]:
-    """The ready estimates whose returns an update of a critic learns; none beside old values of another one, HF348."""
+    """The ready-made estimates whose returns a critic's update learns; none beside old values of another one, HF348."""
     refs = [(column.port, stored_column(program.graph, column.ref)) for column in program.origins.columns(update.id)]
     if any(isinstance(ref, Ref) and ref.node in values and values[ref.node].role != update.role for _, ref in refs):
         return

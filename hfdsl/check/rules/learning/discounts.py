@@ -6,7 +6,7 @@ A worked example, responses of R = 512 tokens, of which only the second trains t
     generalized_advantages(rollout, rewards, values, gamma=0.9)          # 0.9 ** 511 = 4.1e-24 of it at the first
     generalized_advantages(rollout, rewards, values, gamma=1.0)
 
-The rule knows that rewards are at the end if the ready functions put them there, or a user's function calls
+The rule knows that rewards are at the end if the ready-made functions put them there, or a user's function calls
 ``hfdsl.rl.rewards.token_rewards``. Others may come at every token, where a short horizon may be intended.
 """
 

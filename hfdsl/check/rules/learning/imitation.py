@@ -8,8 +8,8 @@ A worked example; only the last two updates learn from intended responses::
     actor.imitate(hf.filter(rollout, passed(scores).keep))
     actor.imitate(demonstrations)
 
-Only the ready method certainly learns from all rows that it gets: a user's own may weight them. Rows that a filter or
-``hf.take`` selects are chosen, and so are samples of the likeliest tokens or of a part of the distribution.
+Only the ready-made method certainly learns from all rows that it gets: a user's own may weight them. Rows that a filter
+or ``hf.take`` selects are chosen, and so are samples of the likeliest tokens or of a part of the distribution.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ A worked example; only the last line is right::
     actor.update(hf.merge(Experience, rollout, safe_advantages(gains, harms, 0.5)))
 
 Rewards and costs of tokens have one type, since a critic learns both. A KL is subtracted from rewards and added to
-costs, and a policy learns to raise its advantages. The ready functions between them decide whether it then raises the
-KL, which nobody intends, even where a cost is sought. A user's function ends the trace, since it may turn the sign, as
-may an update or a user's loss, unless it learns what ``safe_advantages`` returns. The rule reports nothing beside a KL
-of the right sign: their sum may have the right sign, too.
+costs, and a policy learns to raise its advantages. The ready-made functions between them decide whether it then raises
+the KL, which nobody intends, even where a cost is sought. A user's function ends the trace, since it may turn the sign,
+as may an update or a user's loss, unless it learns what ``safe_advantages`` returns. The rule reports nothing beside a
+KL of the right sign: their sum may have the right sign, too.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from hfdsl.graph.program import Constant, FunctionCall, Node, Operand, Ref
 from hfdsl.graph.samples import is_float_column
 
 KL_SIGNS: Mapping[str, int] = {"kl_penalized_rewards": -1, "kl_penalized_costs": 1}
-"""The ready functions that charge a KL to a reference, and whether their result rises or falls with it."""
+"""The ready-made functions that charge a KL to a reference, and whether their result rises or falls with it."""
 
 SAFE = "safe_advantages"
-"""The ready function that subtracts advantages of costs from those of rewards, and hands on the returns of these."""
+"""The ready-made function that subtracts advantages of costs from those of rewards, and passes on their returns."""
 
 SIGNS: Mapping[str, Mapping[str, int]] = {
     "advantages_over": {"rewards": 1},
@@ -46,7 +46,7 @@ SIGNS: Mapping[str, Mapping[str, int]] = {
     SAFE: {"gains": 1, "harms": -1},
     "whitened_advantages": {"rewards": 1},
 }
-"""The ready functions that make advantages of rewards, and whether these rise or fall with what each port takes."""
+"""The ready-made functions that make advantages of rewards, and whether these rise or fall with each port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def policies_pay_for_the_kl(context: Context) -> Iterator[Finding]:
 
 
 def _charges(program: Program, update: Node) -> Iterator[Charge]:
-    """The KLs in the advantages of an update, by ready functions alone."""
+    """The KLs in the advantages of an update, by ready-made functions alone."""
     waiting: list[tuple[Operand, Node, str, int]] = [
         (column.ref, update, column.port, 1)
         for column in program.origins.columns(update.id)

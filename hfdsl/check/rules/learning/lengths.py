@@ -19,7 +19,7 @@ from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import Dim, constant
 
 PENALTY = "hfdsl.rl.functions", "length_penalized_scores"
-"""The module and name of the ready function that charges responses close to the longest length."""
+"""The module and name of the ready-made function that charges responses close to the longest length."""
 
 RESPONSE_MASK = "response_mask"
 """The column that has a place for each token of a response."""

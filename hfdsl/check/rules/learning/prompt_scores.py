@@ -6,7 +6,7 @@ A worked example; only the second update learns::
     actor.update(rollout, group_advantages(rollout, reward.score(prompts), group=8))     # one number for all eight
     actor.update(rollout, group_advantages(rollout, reward.score(rollout), group=8))
 
-A score depends on what its role reads. The ready functions compute numbers from numbers alone, but a user's own
+A score depends on what its role reads. The ready-made functions compute numbers from numbers alone, but a user's own
 function that reads tokens may score them itself, and a role that got the samples in another call may remember them. The
 rule reports none of these, nor a score that stands beside another one which depends on the samples, as a weight by
 difficulty does.

@@ -11,7 +11,7 @@ A worked example, an actor whose ``update`` declares ``@hf.writes("policy", rati
 
 The rule knows a column by the call that computed it, and follows it through records and operations on rows. The call's
 ``hf.reads`` says under which weights. A role's weights are its own, unless something other than rows goes from one role
-to the other, as with ``hf.sync``. A function ends the trace, except for the ready ``with_log_probs``, and so does a
+to the other, as with ``hf.sync``. A function ends the trace, except for ``with_log_probs`` of hfdsl, and so does a
 call that may pass on a column that it got: the rule reports nothing that it does not know. Tokens of a data set may be
 those of any policy, so only log-probs of tokens that the dataflow generates can be another policy's.
 """
@@ -251,11 +251,11 @@ class Makers:
 
 
 REPLACES = "hfdsl.rl.functions", "with_log_probs"
-"""The module and name of the ready function that gives a rollout the log-probs of its other argument."""
+"""The module and name of the ready-made function that gives a rollout the log-probs of its other argument."""
 
 
 def _original_column(graph: Graph, operand: Operand) -> Operand:
-    """The column that a column is, where the ready function only puts it into another rollout."""
+    """The column that a column is, where the ready-made function only puts it into another rollout."""
     operand = stored_column(graph, operand)
     node = graph.nodes[operand.node] if isinstance(operand, Ref) else None
     if not isinstance(operand, Ref) or node is None or not isinstance(node.op, FunctionCall):

@@ -24,7 +24,7 @@ from hfdsl.graph.origins import stored_column
 from hfdsl.graph.program import FunctionCall, Node, Ref
 
 PENALTIES = ("kl_penalized_rewards", "kl_penalized_costs")
-"""The ready functions that charge a KL to a reference."""
+"""The ready-made functions that charge a KL to a reference."""
 
 
 def rows_are_learned_with_a_ratio(context: Context) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ A worked example; only the last line of each is right::
     Gains(advantages=rewards - rewards.mean())
 
 The log-probs are those that the policy sampled with, and a frozen model's under a name of a reference. Those of other
-models, such as of a reward model that learns, may be rewards themselves. ``kl_signs.py`` follows the ready functions.
+models, such as of a reward model that learns, may be rewards themselves. ``kl_signs.py`` follows hfdsl's functions.
 """
 
 from __future__ import annotations

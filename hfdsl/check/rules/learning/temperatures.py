@@ -9,8 +9,8 @@ A worked example, roles that state their temperature by ``policy_temperature``::
     actor.update(...)                            # its ratio and its KL are of the temperature of 'actor'
 
 The rule compares the policy that learns with each role that sampled the tokens of its updates from its weights, and
-with each whose log-probs enter a ready update or function before it. It does not know how a user's own function uses
-log-probs, and a teacher, or another policy that learns, may have a temperature of its own.
+with each whose log-probs enter a ready-made update or function before it. It does not know how a user's own function
+uses log-probs, and a teacher, or another policy that learns, may have a temperature of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hfdsl.graph.samples import is_float_column, is_token_column
 from hfdsl.protocols import role_facts
 
 TEACHERS = ("teacher_advantages", "distance")
-"""The ready functions that allow a teacher a temperature of its own."""
+"""The ready-made functions that allow a teacher a temperature of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _sampled(program: Program) -> Iterator[tuple[str, str]]:
 
 
 def compared_roles(program: Program) -> Iterator[tuple[str, str]]:
-    """The policies that learn, and the roles whose log-probs a ready update or function before it compares."""
+    """The policies that learn, and the roles whose log-probs a ready-made update or function before it compares."""
     learning = {node.role for node in training_calls(program)}
     for node, signature in program.graph.bodies:
         if not signature.is_ready_made or signature.name in TEACHERS:

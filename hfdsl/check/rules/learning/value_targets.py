@@ -123,7 +123,7 @@ def _is_as_made(program: Program, column: RowColumn) -> bool:
 def number_makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
     """The calls and inputs whose numbers these columns are made of, by functions.
 
-    The ready functions make numbers of floats alone; a user's own may make them of any column that it reads, such
+    The ready-made functions make numbers of floats alone; a user's own may make them of any column that it reads, such
     as tokens, or of nothing known.
     """
     waiting, makers = [stored_column(program.graph, column.ref) for column in targets], dict[int, Node]()
@@ -134,7 +134,7 @@ def number_makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
         if node is None or node.id in followed:
             continue
         followed.add(node.id)
-        counts = is_float_column if _is_ready(node) else _is_no_mask
+        counts = is_float_column if _is_ready_made(node) else _is_no_mask
         sources = [column for column in body_columns(program, node) if counts(column.spec)]
         numbers = [stored_column(program.graph, column.ref) for column in sources]
         waiting += numbers
@@ -143,7 +143,7 @@ def number_makers(program: Program, targets: Sequence[RowColumn]) -> list[Node]:
     return list(makers.values())
 
 
-def _is_ready(node: Node) -> bool:
+def _is_ready_made(node: Node) -> bool:
     """Whether a node calls a function of hfdsl's own."""
     return isinstance(node.op, FunctionCall) and node.op.signature.is_ready_made
 

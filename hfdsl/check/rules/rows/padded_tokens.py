@@ -1,6 +1,6 @@
 """Padded tokens: does a body take the padding of responses for tokens?
 
-A worked example, a function on the ready records, whose responses are padded on the right::
+A worked example, a function on the ready-made records, whose responses are padded on the right::
 
     rewards = rollout.log_probs.tensor - ref.ref_log_probs.tensor      tokens, and padding
     rewards[:, -1] += scores.score.tensor                              the last column: padding in shorter responses
@@ -43,7 +43,7 @@ from hfdsl.graph.program import Node, Ref, RoleCall
 from hfdsl.graph.signatures import Signature
 
 OF_EACH_TOKEN = frozenset({"engine_log_probs", "log_probs", "ref_log_probs", "values"})
-"""The columns of ready records that never repeat one number for all tokens of a response, in any role."""
+"""The columns of ready-made records that never repeat one number for all tokens of a response, in any role."""
 
 
 def padding_is_no_token(context: Context) -> Iterator[Finding]:

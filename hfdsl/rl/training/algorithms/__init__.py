@@ -160,7 +160,7 @@ def _defaults(kind: type, name: str) -> Any:
 
 
 READY: Mapping[str, type[RunConfig]] = {_defaults(kind, "algorithm"): kind for kind in RUNS}
-"""The ready configurations, by what ``algorithm`` names."""
+"""The ready-made configurations, by what ``algorithm`` names."""
 
 READY_OPTIONS: Mapping[str, type] = {
     _defaults(kind, "algorithm"): type(_defaults(kind, "options"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hfdsl.graph.program import Graph, Node, RoleCall
 from hfdsl.protocols.state import effects_of
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.ready import calls, is_ready
+from hfdsl.rl.training.ready import calls, is_ready_made
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
 
 
@@ -20,7 +20,7 @@ def size_of(subject: Subject, table: str, dim: str) -> tuple[str, int | None]:
 
 
 def is_trained(subject: Subject, role: str) -> bool:
-    """Whether a role learns with a ready method."""
+    """Whether a role learns with a ready-made method."""
     graphs = subject.graphs.values()
     return any(op.role == role for graph in graphs for op, _ in calls(graph, "update", "prefer"))
 
@@ -53,6 +53,6 @@ def ready_copies(subject: Subject, graph: Graph) -> Iterator[tuple[str, str]]:
     """The pairs of ``copies`` that are a ready-made actor and a ready-made sampler."""
     for actor, sampler in copies(graph):
         actor_config, sampler_config = getattr(subject.config, actor, None), getattr(subject.config, sampler, None)
-        are_ready = all(is_ready(subject.loaded.roles[role]) for role in (actor, sampler))
-        if are_ready and isinstance(actor_config, ActorConfig) and isinstance(sampler_config, SamplerConfig):
+        are_ready_made = all(is_ready_made(subject.loaded.roles[role]) for role in (actor, sampler))
+        if are_ready_made and isinstance(actor_config, ActorConfig) and isinstance(sampler_config, SamplerConfig):
             yield actor, sampler

@@ -18,7 +18,7 @@ from hfdsl.rl.engines.versions import installed_version, untried
 from hfdsl.rl.training.engine_choice import case_for_vllm, is_usable
 from hfdsl.rl.training.preflight.dataflows import ready_copies, size_of
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.ready import READY_ROLES, generating, is_ready
+from hfdsl.rl.training.ready import READY_ROLES, generating, is_ready_made
 from hfdsl.rl.training.toml.changes import SetField
 from hfdsl.rl.training.toml.values import FieldReference
 from hfdsl.rl.workers.config import ActorConfig, SamplerConfig
@@ -82,7 +82,7 @@ def engines_fit_gpus(subject: Subject) -> Iterator[Finding]:
         if not isinstance(config, (ActorConfig, SamplerConfig)) or config.generation.engine != "vllm":
             continue
         size, engine = _gpu_size(subject, place), engine_bytes(place.mesh, config)
-        if size is None or not engine or not is_ready(subject.loaded.roles[role]):
+        if size is None or not engine or not is_ready_made(subject.loaded.roles[role]):
             continue
         sharing = [name for name, placement in places.items() if placement.pool == place.pool]
         resident = {name: _resident_bytes(places[name], samples=name == role) for name in sharing}
@@ -138,7 +138,7 @@ def engines_suit_models(subject: Subject) -> Iterator[Finding]:
     used = {role for graph in subject.graphs.values() for role in generating(graph)}
     for role in sorted(used & places.keys()):
         config = getattr(subject.config, role, None)
-        if not isinstance(config, (ActorConfig, SamplerConfig)) or not is_ready(loaded.roles[role]):
+        if not isinstance(config, (ActorConfig, SamplerConfig)) or not is_ready_made(loaded.roles[role]):
             continue
         is_missed = role in loaded.auto_engines and not is_usable() and config.generation.engine == "builtin"
         case = case_for_vllm(loaded, role) if is_missed or config.generation.engine == "captured" else None

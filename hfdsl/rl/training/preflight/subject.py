@@ -18,7 +18,7 @@ from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.preflight.relocation import has_field
-from hfdsl.rl.training.ready import is_ready
+from hfdsl.rl.training.ready import is_ready_made
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.toml.changes import FieldChange
 from hfdsl.rl.training.toml.trials import ConfigTrials
@@ -97,7 +97,9 @@ class Subject:
     def _all_parts(self) -> Sequence[tuple[str, Any]]:
         """One walk through the configuration serves all rules."""
         roles = self.loaded.roles
-        names = [field.name for field in fields(self.config) if field.name not in roles or is_ready(roles[field.name])]
+        names = [
+            field.name for field in fields(self.config) if field.name not in roles or is_ready_made(roles[field.name])
+        ]
         return [part for name in names for part in _parts(getattr(self.config, name), name)]
 
     @cached_property
@@ -117,7 +119,7 @@ class Subject:
     def has(self, field: str) -> bool:
         """Whether the configuration has a field, of a role only where its class is hfdsl's own, which reads it so."""
         role = self.role_of(field)
-        return has_field(self.config, field) and (role is None or is_ready(self.loaded.roles[role]))
+        return has_field(self.config, field) and (role is None or is_ready_made(self.loaded.roles[role]))
 
     def role_of(self, field: str) -> str | None:
         """The role whose table has a field."""
