@@ -67,13 +67,19 @@ def queue_bounds(context: Context) -> tuple[QueueBounds, ...]:
     return tuple(_bounds(context, node, queue) for node, queue in context.program.split.queues)
 
 
+def stated_rows(context: Context, queue: Queue) -> Size | None:
+    """The rows of a batch that a queue states by ``rows=``; None if it passes on those of a step."""
+    if queue.rows is None:
+        return None
+    return context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+
+
 def _bounds(context: Context, node: Node, queue: Queue) -> QueueBounds:
     rows = None if node.batch is None else context.program.inference.rows(node.batch.node)
     dispatched = None if rows is None else context.known(rows)
     most = None if dispatched is None else context.known(at_most(dispatched))
-    batch_rows = most
-    if queue.rows is not None:
-        batch_rows = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+    stated = stated_rows(context, queue)
+    batch_rows = most if stated is None else stated
     count, batch, lag = _number(most), _number(batch_rows), queue.lag or 0
     places = None if batch is None else (lag + 1) * batch
     together = queue.group if queue.decides and most != dispatched else gcd(count or 0, batch or 0)

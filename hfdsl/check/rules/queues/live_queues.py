@@ -22,6 +22,7 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.queue_bounds import stated_rows
 from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.sizes.demands import filtered
@@ -34,7 +35,7 @@ from hfdsl.graph.program import Filter, Node, Queue, RoleCall
 from hfdsl.graph.queue_problems import takes_weights_in_flight
 from hfdsl.graph.stages import effects
 from hfdsl.protocols.queueing import Late, needed_places
-from hfdsl.types.dims import Answer, Size, at_most, atom_size, constant
+from hfdsl.types.dims import Answer, Size, at_most
 
 
 def stages_overlap(context: Context) -> Iterator[Finding]:
@@ -170,9 +171,8 @@ def batches_are_filled(context: Context) -> Iterator[Finding]:
 
 
 def _filled(context: Context, node: Node, queue: Queue, dispatched: Size) -> Iterator[Finding]:
-    batch_rows = dispatched
-    if queue.rows is not None:
-        batch_rows = context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+    stated = stated_rows(context, queue)
+    batch_rows = dispatched if stated is None else stated
     loses = filtered(dispatched) and queue.decides
     if not queue.splits:
         if (filtered(dispatched) and queue.rows is not None) or batch_rows.equals(dispatched) is Answer.REFUTED:

@@ -23,13 +23,14 @@ from typing import NamedTuple
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.queue_bounds import stated_rows
 from hfdsl.check.repair.queues import queued
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.sizes.demands import filtered
 from hfdsl.graph.program import Node, Queue
 from hfdsl.graph.queue_problems import takes_weights_in_flight
 from hfdsl.protocols.queueing import batches_in_words
-from hfdsl.types.dims import Size, at_most, atom_size, constant
+from hfdsl.types.dims import Size, at_most, constant
 
 
 class SourceQueue(NamedTuple):
@@ -124,6 +125,5 @@ def put_in(context: Context, node: Node) -> Size:
 
 def batch_rows(context: Context, node: Node, queue: Queue) -> Size:
     """The rows of a batch that a queue passes on, or at most those where a filter is in front."""
-    if queue.rows is None:
-        return context.known(at_most(put_in(context, node)))
-    return context.known(constant(queue.rows) if isinstance(queue.rows, int) else atom_size(queue.rows))
+    stated = stated_rows(context, queue)
+    return context.known(at_most(put_in(context, node))) if stated is None else stated
