@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hfdsl.check.rules.placement.loaders import required_parameters
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.errors import HfError, ResourceError
@@ -112,7 +113,7 @@ def programs_of(text: str, sizes: Sequence[str] = (), cluster: str | None = None
         return
     source = source_of(place)
     others = [(name, value) for name, value in candidates(source.module) if not isinstance(value, Dataflow)]
-    names = [name for name, value in others if not (inspect.isroutine(value) and _required_parameters(value))]
+    names = [name for name, value in others if not (inspect.isroutine(value) and required_parameters(value))]
     targets = [load(f"{place}:{name}", sizes, cluster) for name in names]
     used = [target.dataflow for target in targets]
     flows = [(n, v) for n, v in candidates(source.module) if isinstance(v, Dataflow)]
@@ -169,15 +170,8 @@ def _defines_programs(file: Path) -> bool:
     return any(last_name(node) in ("dataflow", "Experiment") for node in nodes)
 
 
-def _required_parameters(function: Callable[..., Any]) -> list[str]:
-    """The parameters of a function that have no default."""
-    parameters = inspect.signature(function).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
-
-
 def _call(function: Callable[[], Any], shown: str) -> Any:
-    if needed := _required_parameters(function):
+    if needed := required_parameters(function):
         raise UsageError(f"'{shown}' takes {', '.join(needed)}; a function that makes a target takes nothing")
     try:
         return function()

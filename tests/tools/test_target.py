@@ -153,6 +153,14 @@ def test_a_module_that_fails_shows_its_own_frames(write: Write) -> None:
     assert "SyntaxError" in refused(write("worse.py", "def f(:\n"))
 
 
+def test_a_function_without_a_signature_is_called_and_fails(write: Write) -> None:
+    """``inspect.signature`` refuses some built-in functions."""
+    place = write("builtin.py", "import hfdsl as hf\n\nlargest = max\n")
+    text = refused(f"{place}:largest")
+    assert text.startswith(f"calling '{place}:largest' fails")
+    assert "TypeError: max expected at least 1 argument" in text
+
+
 def test_a_package_that_is_missing_is_named_with_its_extra(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)  # as where it is not installed
     text = refused(write("adapted.py", "from peft import LoraConfig\n"))

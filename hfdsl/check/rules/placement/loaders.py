@@ -54,7 +54,7 @@ def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) 
         Label(graph.span, f"takes {takes}"),
     )
     subject = f"the batches of '{graph.name}': '{name}'"
-    if needed := _required_parameters(loader):
+    if needed := required_parameters(loader):
         message = f"{subject} is called without arguments, but needs {', '.join(map(repr, needed))}"
         yield Finding("HF542", message, places[0], places[1:], notes=("pass the arguments: lambda: loader(...)",))
     elif inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
@@ -83,10 +83,10 @@ def _function(loader: Any) -> Any:
     return loader if hasattr(loader, "__name__") else type(loader).__call__
 
 
-def _required_parameters(loader: Callable[..., Any]) -> list[str]:
-    """The parameters without which a loader cannot be called."""
+def required_parameters(function: Callable[..., Any]) -> list[str]:
+    """The parameters without which a function cannot be called; none of one that has no signature."""
     try:
-        parameters = inspect.signature(loader).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return []
     anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
