@@ -137,10 +137,10 @@ def demand_even_rows(draft: Draft, mesh: RoleMesh, ranks: str) -> None:
         raise not_lowered(draft.configuration, mesh.keys[0], why)
 
 
-def put_rule(draft: Draft, *keys: str, note: str = SCORE_NOTE) -> None:
+def put_rule(draft: Draft, *keys: str) -> None:
     """A reward by a function, which runs on CPUs."""
     draft.put("roles.reward", "hfdsl.rl.workers:Verifier", *keys[:1])
-    draft.put("reward.function", "rewards:score", *keys, note=note)
+    draft.put("reward.function", "rewards:score", *keys, note=SCORE_NOTE)
     draft.refer("reward.tokenizer", "data.tokenizer")
     draft.put("deployment.pools.judges.processes", [1])
     draft.put("deployment.pools.judges.gpu", value=False)

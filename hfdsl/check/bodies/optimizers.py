@@ -31,14 +31,13 @@ def steps_for_certain(code: RoleCode, method: str) -> Iterator[tuple[ReadFunctio
     waiting, seen = [method], set[str]()
     while waiting:
         name = waiting.pop()
-        for function in code.functions.get(name, ()) if name not in seen else ():
-            for node in nodes_of(function.definition):
-                match node:
-                    case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), optimizer), "step")):
-                        if optimizer in kept:
-                            yield function, node, optimizer
-                    case ast.Call(ast.Attribute(ast.Name("self"), called)):
-                        waiting.append(called)
+        reached = code.functions.get(name, ()) if name not in seen else ()
+        for function, node in [(read, node) for read in reached for node in nodes_of(read.definition)]:
+            match node:
+                case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), optimizer), "step")) if optimizer in kept:
+                    yield function, node, optimizer
+                case ast.Call(ast.Attribute(ast.Name("self"), called)):
+                    waiting.append(called)
         seen.add(name)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -38,24 +39,28 @@ class SharedModel(NamedTuple):
 def shared_models(code: RoleCode, role: type) -> Iterator[SharedModel]:
     """The attributes that the constructors of a role set to what another one is."""
     settings = Counter(chain.from_iterable(map(_set_attributes, chain.from_iterable(code.functions.values()))))
+    set_once = {attribute for attribute, times in settings.items() if times == 1}
     for function in own_functions(code, role):
-        if function.definition.name != "__init__":
+        if function.definition.name == "__init__":
+            yield from _shared_in(function, set_once)
+
+
+def _shared_in(constructor: ReadFunction, set_once: AbstractSet[str]) -> Iterator[SharedModel]:
+    """The attributes that a constructor sets to what another one is, of those that nothing else sets."""
+    objects = dict[str, int]()
+    for statement in constructor.definition.body:
+        if not isinstance(statement, ast.Assign):
             continue
-        objects = dict[str, int]()
-        for statement in function.definition.body:
-            if not isinstance(statement, ast.Assign):
-                continue
-            kept = _object_of(statement.value, objects)
-            for target in statement.targets:
-                name = ast.unparse(target)
-                attribute = variable(target) if isinstance(target, ast.Attribute) else ""
-                if attribute and settings[attribute] == 1:
-                    others = [other for other, number in objects.items() if number == kept and other != name]
-                    for other in others:
-                        if other.startswith("self.") and settings[other.removeprefix("self.")] == 1:
-                            yield SharedModel(attribute, other.removeprefix("self."), target, function)
-                objects[name] = statement.lineno if kept is None else kept
-                kept = objects[name]
+        kept = _object_of(statement.value, objects)
+        for target in statement.targets:
+            name = ast.unparse(target)
+            attribute = variable(target) if isinstance(target, ast.Attribute) else ""
+            same = [other for other, number in objects.items() if number == kept and other != name]
+            others = [other.removeprefix("self.") for other in same if other.startswith("self.")]
+            for other in others if attribute in set_once else ():
+                if other in set_once:
+                    yield SharedModel(attribute, other, target, constructor)
+            objects[name] = kept = statement.lineno if kept is None else kept
 
 
 def _object_of(value: ast.expr, objects: Mapping[str, int]) -> int | None:

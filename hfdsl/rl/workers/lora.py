@@ -60,7 +60,7 @@ def matches(path: str, target: str) -> bool:
     return f".{path}".endswith(f".{target}")
 
 
-def missing_target(target: str, layers: Iterable[str], model: str = "the model") -> str:
+def missing_target(target: str, layers: Iterable[str]) -> str:
     """The message for a target that is the end of no linear layer's name.
 
     >>> missing_target("query_proj", ["layers.0.q_proj", "layers.0.v_proj"])
@@ -69,7 +69,7 @@ def missing_target(target: str, layers: Iterable[str], model: str = "the model")
     ends = sorted({path.rpartition(".")[2] for path in layers})
     nearest = nearest_target(target, ends)
     hint = f"did you mean '{nearest}'? It" if nearest else "it"
-    return f"{model} has no linear layer '{target}'; {hint} has {', '.join(ends)}"
+    return f"the model has no linear layer '{target}'; {hint} has {', '.join(ends)}"
 
 
 def nearest_target(target: str, ends: Sequence[str]) -> str | None:

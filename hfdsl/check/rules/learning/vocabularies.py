@@ -76,12 +76,9 @@ def _is_sampled(program: Program, tokens: int | Operand) -> bool:
 
 def _readers(program: Program) -> Iterator[tuple[int | Operand, Node]]:
     """The calls of roles that sample or read tokens, each with the call that samples these, or the column they are."""
-    for node in program.graph.calls:
-        if isinstance(node.op, RoleCall):
-            yield from ((call, node) for call in program.origins.tokens[node.id].calls.values() if call == node.id)
-            for column in program.origins.columns(node.id):
-                if is_token_column(column.spec) and column.inner:
-                    samples = program.origins.samples(column).values()
-                    yield from ((call, node) for call in samples)
-                    if not samples:
-                        yield stored_column(program.graph, column.ref), node
+    for node in (call for call in program.graph.calls if isinstance(call.op, RoleCall)):
+        yield from ((call, node) for call in program.origins.tokens[node.id].calls.values() if call == node.id)
+        columns = program.origins.columns(node.id)
+        for column in (column for column in columns if is_token_column(column.spec) and column.inner):
+            samples = program.origins.samples(column).values()
+            yield from ((call, node) for call in samples or [stored_column(program.graph, column.ref)])
