@@ -24,10 +24,10 @@ sizes derives them once, and a repair that changes the dataflow or the deploymen
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, wraps
 from inspect import getattr_static
 from itertools import chain
 from types import FunctionType, MappingProxyType
@@ -42,8 +42,6 @@ from hfdsl.graph.lags import Versions, lags
 from hfdsl.graph.origins import Origins, origins
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, Node, Pack, Queue, Ref, RoleCall
 from hfdsl.graph.signatures import (
-    ListType,
-    PortType,
     RecordType,
     Signature,
     StaticType,
@@ -51,6 +49,7 @@ from hfdsl.graph.signatures import (
     role_signature,
 )
 from hfdsl.graph.stages import HeldState, Split, Sync, split, syncs
+from hfdsl.graph.type_sizes import dims_in, dims_of
 from hfdsl.graph.values import LOST, RecordValue
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
@@ -248,7 +247,7 @@ class Program:
     def input_dims(self) -> tuple[type[Dim], ...]:
         """The dims of the records that are inputs, or that the dataflow builds of columns, and of queues' batches."""
         ops = [node.op for node in self.graph.nodes]
-        records = _dims_in(RecordType(op.record) for op in ops if isinstance(op, (Input, Pack)))
+        records = dims_in(RecordType(op.record) for op in ops if isinstance(op, (Input, Pack)))
         batches = [op.rows for op in ops if isinstance(op, Queue) and isinstance(op.rows, type)]
         return tuple(dict.fromkeys([*records, *batches]))
 
@@ -368,44 +367,3 @@ def pads(node: Node) -> bool:
     """Whether a call's method is registered with padding."""
     registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
     return registration is not None and registration.pad is not None
-
-
-def sizes_of(kind: PortType) -> Iterator[Size]:
-    """The sizes that stand in a type."""
-    if isinstance(kind, RecordType):
-        for spec in schema(kind.record).fields.values():
-            yield from spec.dims
-    elif isinstance(kind, ListType):
-        yield from sizes_of(kind.inner)
-    elif not isinstance(kind, StaticType):
-        yield from kind.dims
-
-
-def quotients_of(kind: PortType) -> Iterator[Size]:
-    """Every ``Div`` in the columns of a type."""
-    if isinstance(kind, RecordType):
-        for spec in schema(kind.record).fields.values():
-            yield from () if isinstance(spec, MetricSpec) else spec.quotients
-    elif isinstance(kind, ListType):
-        yield from quotients_of(kind.inner)
-    elif isinstance(kind, (ColumnSpec, ObjSpec)):
-        yield from kind.quotients
-
-
-def row_dims(kind: PortType) -> tuple[Any, ...]:
-    """The dims and type variables in the rows of what a port takes."""
-    if isinstance(kind, RecordType):
-        row = schema(kind.record).row
-        return row.atoms if row is not None else ()
-    return kind.dims[0].atoms if isinstance(kind, (ColumnSpec, ObjSpec)) else ()
-
-
-@lru_cache(maxsize=1024)
-def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
-    """The dims that a signature names, in its ports and its result."""
-    return _dims_in([*(port.type for port in signature.ports), signature.returns])
-
-
-def _dims_in(kinds: Iterable[PortType]) -> tuple[type[Dim], ...]:
-    sizes = (size for kind in kinds for size in sizes_of(kind))
-    return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if isinstance(atom, type)))

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from hfdsl.check.findings import Label
-from hfdsl.check.program import Program, call_numbers, dims_of, pads, quotients_of, row_dims, signature_of
+from hfdsl.check.program import Program, call_numbers, pads, signature_of
 from hfdsl.check.sizes.arithmetic import CallScope, limit
 from hfdsl.check.sizes.constraints import Constraint
 from hfdsl.check.sizes.demands import (
@@ -26,6 +26,7 @@ from hfdsl.check.sizes.requirements import MESH_SIZES, Scope, names, numbers
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, RoleCall, Take
 from hfdsl.graph.signatures import Signature, StaticType
+from hfdsl.graph.type_sizes import dims_of, quotients_of, row_dims
 from hfdsl.graph.values import LOST
 from hfdsl.protocols.conditions import provisions_of, requirements_of
 from hfdsl.protocols.placement import faults

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of, sizes_of
+from hfdsl.check.program import signature_of
 from hfdsl.graph.program import Input, Node
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.graph.spans import column_span, definition_span
+from hfdsl.graph.type_sizes import sizes_of
 from hfdsl.types.batches import schema
 from hfdsl.types.dims import Size
 

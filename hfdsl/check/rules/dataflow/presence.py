@@ -8,12 +8,13 @@ from typing import Any, get_args, get_origin
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import dims_of, signature_of
+from hfdsl.check.program import signature_of
 from hfdsl.check.sizes.requirements import holds, names
 from hfdsl.check.sources import return_span, source_text, tested_for_none
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Constant, Input, Node, Output, Pack, Present, Ref
 from hfdsl.graph.signatures import VALUE, RecordType, Signature, optional_columns
+from hfdsl.graph.type_sizes import dims_of
 from hfdsl.graph.values import Mismatch
 from hfdsl.protocols.conditions import Provision, provisions_of
 from hfdsl.types.batches import schema

@@ -10,10 +10,11 @@ from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import Dependences, sampling_calls, updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import Program, dims_of, signature_of
+from hfdsl.check.program import Program, signature_of
 from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.ancestry import descendants
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Node, Repeat, RoleCall
+from hfdsl.graph.type_sizes import dims_of
 from hfdsl.protocols import role_facts
 from hfdsl.protocols.role_facts import RoleFact
 from hfdsl.protocols.state import effects_of

@@ -12,12 +12,13 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import Program, dims_of
+from hfdsl.check.program import Program
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.weight_syncs import overrides
 from hfdsl.graph.program import Node
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.graph.type_sizes import dims_of
 from hfdsl.protocols import role_facts
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec

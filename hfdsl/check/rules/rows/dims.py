@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from hfdsl.check.context import EVERYTHING, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import dims_of, sizes_of
 from hfdsl.check.sizes.requirements import names
 from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.type_sizes import dims_of, sizes_of
 from hfdsl.graph.values import LOST
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.types.dims import Dim, Size, atom_size, solve
