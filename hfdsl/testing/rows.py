@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.operations import SIGNATURE
-from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
+from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.testing.arguments import given_of, nothing, number_of, refused, seed_of, tolerance_of
 from hfdsl.testing.code import as_code
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.row_calls import columns_on, columns_with_rows, counted, on_rank, picked, picked_rows
-from hfdsl.types.batches import Batch, schema, wrap_field
-from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Obj, ObjSpec
-from hfdsl.types.dims import evaluate
+from hfdsl.testing.row_cases import RowCase, fewest, find_case, lacking
+from hfdsl.types.batches import schema
 from hfdsl.types.joining import rows_after_rows
 from hfdsl.types.rows import Grouped, GroupedBy, WholeRows
 
 if TYPE_CHECKING:
-    from hypothesis.strategies import DrawFn, SearchStrategy
+    pass
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 
 RAISES = "a body must work on any rows of its types, or given= needs a strategy for those that it accepts: "
-MAX_UNITS = 4
-"""Groups of rows in the largest example."""
-
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class BrokenRows(AssertionError):  # noqa: N818  # that it is an error is in its base
     """A function depends on other rows than it declares, or is no function of its rows at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """Arguments of ``units`` groups of rows, the group to split at, and the group that a rotation starts with."""
-
-    arguments: Mapping[str, Any]
-    units: int
-    cut: int
-    turn: int
-
-    def order(self) -> list[int]:
-        """The groups from another one on."""
-        return [*range(self.turn, self.units), *range(self.turn)]
 
 
 def check_rows(
@@ -107,7 +87,7 @@ def check_rows(
     unit = _unit(signature, given)
     size = unit or multiple
 
-    def fault(case: _Case) -> str | None:
+    def fault(case: RowCase) -> str | None:
         """The mistake of the function on this case, as text."""
         if mistake := _changed_argument(signature, case, size):
             return f"'{signature.name}' writes into its arguments, which others read too\n  {mistake}"
@@ -116,16 +96,16 @@ def check_rows(
         mistake = _torn(signature, case, size, tolerance) if unit is not None else None
         return _report(signature, mistake) if mistake else None
 
-    last_mistake: list[tuple[_Case, str]] = []
+    last_mistake: list[tuple[RowCase, str]] = []
 
-    def noted_fault(case: _Case) -> str | None:
+    def noted_fault(case: RowCase) -> str | None:
         if mistake := fault(case):
             last_mistake[:] = [(case, mistake)]
         return mistake
 
-    case = _find_case(signature, given, size, noted_fault, max_examples, seed)
+    case = find_case(signature, given, size, noted_fault, max_examples, seed)
     if case is not None:
-        case = _fewest(case, size, noted_fault)
+        case = fewest(case, size, noted_fault)
         if mistake := fault(case):
             raise _broken(case, mistake)
     for case, mistake in last_mistake:
@@ -136,7 +116,7 @@ def check_rows(
         _are_needed(signature, given, unit, multiple, tolerance, max_examples, seed)
 
 
-def _broken(case: _Case, mistake: str) -> BrokenRows:
+def _broken(case: RowCase, mistake: str) -> BrokenRows:
     return BrokenRows("\n".join([mistake, *(f"  {name} = {as_code(value)}" for name, value in case.arguments.items())]))
 
 
@@ -159,120 +139,15 @@ def _unit(signature: Signature, arguments: Mapping[str, Any]) -> int | None:
             return n
         case GroupedBy(parameter):
             if parameter not in arguments:
-                raise _lacking(f"'{signature.name}' is grouped by '{parameter}'", parameter, "4")
+                raise lacking(f"'{signature.name}' is grouped by '{parameter}'", parameter, "4")
             return number_of("check_rows", f"{parameter!r} in given=", arguments[parameter])
     return 1
-
-
-# -- examples
-
-
-def _find_case(
-    signature: Signature,
-    arguments: Mapping[str, Any],
-    unit: int,
-    shows: Callable[[_Case], object],
-    max_examples: int,
-    seed: int,
-    *,
-    smallest: bool = True,
-) -> _Case | None:
-    """A case with the fault, or None if no example has it each time that it is tried."""
-    from hfdsl.testing import strategies  # noqa: F401, I001  # first: it says how to install hypothesis
-    from hypothesis import Phase, find, settings
-    from hypothesis.errors import Flaky, NoSuchExample
-    from hypothesis.strategies import composite
-
-    phases = [Phase.generate, *([Phase.shrink] if smallest else [])]
-    options = settings(max_examples=max_examples, database=None, deadline=None, phases=phases)
-    try:
-        return find(
-            composite(_cases)(signature, arguments, unit),
-            lambda case: shows(case) is not None,
-            settings=options,
-            random=random.Random(seed),
-        )
-    except (NoSuchExample, Flaky):
-        return None
-
-
-def _fewest(case: _Case, unit: int, shows: Callable[[_Case], object]) -> _Case:
-    """The case without the groups that it does not take: rows of one number are nothing that hypothesis can drop."""
-    for out in range(case.units):
-        rows = [row for row in range(case.units * unit) if row // unit != out]
-        arguments = {name: picked(value, rows) for name, value in case.arguments.items()}
-        less = [
-            _Case(arguments, case.units - 1, cut, turn) for cut in range(case.units) for turn in range(case.units - 1)
-        ]
-        smaller = next((candidate for candidate in less if shows(candidate) is not None), None)
-        if smaller is not None:
-            return _fewest(smaller, unit, shows)
-    return case
-
-
-def _cases(draw: DrawFn, signature: Signature, arguments: Mapping[str, Any], unit: int) -> _Case:
-    from hypothesis import reject
-    from hypothesis import strategies as st
-    from hypothesis.strategies import SearchStrategy
-
-    from hfdsl.testing.strategies.sizes import rows_bound, whole_sizes
-
-    values = {
-        name: draw(argument) if isinstance(argument, SearchStrategy) else argument
-        for name, argument in arguments.items()
-    }
-    lengths_given = [len(cast(Sized, value)) for value in values.values() if isinstance(value, (Batch, Column, Obj))]
-    units = min(lengths_given) // unit if lengths_given else draw(st.integers(1, MAX_UNITS))
-    if not units:
-        reject()  # less than one group
-    drawn_ports = {port.name: port.type for port in signature.ports if port.required and port.name not in arguments}
-    dims = {
-        name: [dim for spec in fields_of(name, kind).values() for dim in spec.dims]
-        for name, kind in drawn_ports.items()
-    }
-    sizes: dict[Any, int] = {}
-    for name, lengths in dims.items():
-        sizes |= rows_bound(name, lengths[0], units * unit, sizes) if lengths else {}
-    sizes = whole_sizes(draw, [length for lengths in dims.values() for length in lengths], sizes)
-    values |= {name: draw(_value(name, kind, sizes)) for name, kind in drawn_ports.items()}
-    return _Case(values, units, draw(st.integers(0, units)), draw(st.integers(0, units - 1)))
-
-
-def fields_of(name: str, kind: PortType) -> Mapping[str, FieldSpec]:
-    """The columns of a port; HF203 for one that takes a plain value."""
-    if isinstance(kind, RecordType):
-        return schema(kind.record).fields
-    return {VALUE: _column(name, kind)}
-
-
-def _column(name: str, kind: PortType) -> ColumnSpec | ObjSpec:
-    if isinstance(kind, (ColumnSpec, ObjSpec)):
-        return kind
-    raise _lacking(f"'{name}' takes a value of type {kind}, which is not drawn", name, "...")
-
-
-def _lacking(why: str, parameter: str, example: str) -> WiringError:
-    return WiringError("HF203", f"{why}: check_rows(..., given={{{parameter!r}: {example}}})")
-
-
-def _value(name: str, kind: PortType, sizes: Mapping[Any, int]) -> SearchStrategy[Any]:
-    from hypothesis import strategies as st
-
-    from hfdsl.testing.strategies.batches import batches, column
-
-    if isinstance(kind, RecordType):
-        return batches(kind.record, sizes=sizes, extreme=False)
-    spec = _column(name, kind)
-    values = column(spec, tuple(int(evaluate(dim, sizes)) for dim in spec.dims), extreme=False).map(
-        lambda raw: wrap_field(spec, raw)
-    )
-    return st.none() | values if spec.optional else values
 
 
 # -- what is asked of them
 
 
-def _changed_argument(signature: Signature, case: _Case, size: int) -> str | None:
+def _changed_argument(signature: Signature, case: RowCase, size: int) -> str | None:
     """The first argument that is another after the call than before.
 
     Values are compared too: a write into an object of a row is not counted.
@@ -303,7 +178,7 @@ def _copied(value: Any) -> Any:
     return copy if first_difference(copy, value) is None else None
 
 
-def _wrong_result(signature: Signature, case: _Case, size: int, tolerance: float) -> str | None:
+def _wrong_result(signature: Signature, case: RowCase, size: int, tolerance: float) -> str | None:
     """The mistake in what the function returns on all rows, whatever it depends on."""
     every = range(case.units * size)
     declared = f"'{signature.name}' declares rows={signature.rows}"
@@ -327,7 +202,7 @@ def _raised(error: Exception, rows: int) -> str:
     return f"{RAISES}on {counted(rows)} it raises {text}"
 
 
-def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str | None:
+def _torn(signature: Signature, case: RowCase, unit: int, tolerance: float) -> str | None:
     """The difference in the results for the groups in two parts, or in another order."""
     every = range(case.units * unit)
     edge = case.cut * unit
@@ -361,7 +236,7 @@ def _joined(parts: Sequence[Any]) -> Any:
     return None if any(part is None for part in parts) else rows_after_rows(parts)
 
 
-def _turned(case: _Case, column: Any) -> list[int]:
+def _turned(case: RowCase, column: Any) -> list[int]:
     """The rows of a column that groups in another order would give."""
     size = len(column) // case.units
     return [group * size + i for group in case.order() for i in range(size)]
@@ -384,10 +259,10 @@ def _are_needed(
         if size % rows:
             continue
 
-        def shows(case: _Case, rows: int = rows) -> str | None:
+        def shows(case: RowCase, rows: int = rows) -> str | None:
             return _torn_in(signature, case, size, rows, tolerance)
 
-        if _find_case(signature, arguments, size, shows, max_examples, seed, smallest=False) is None:
+        if find_case(signature, arguments, size, shows, max_examples, seed, smallest=False) is None:
             declares = f"'{signature.name}' declares rows={signature.rows}"
             beyond, split = ("", "split") if rows == 1 else (f" outside of its {rows}", "split further")
             enough = "hf.Independent" if rows == 1 else f"hf.Grouped({rows})"
@@ -403,9 +278,9 @@ def _returns_one_value(signature: Signature) -> bool:
     return len(columns_with_rows(kind)) < (len(schema(kind.record).fields) if isinstance(kind, RecordType) else 1)
 
 
-def _torn_in(signature: Signature, case: _Case, size: int, rows: int, tolerance: float) -> str | None:
+def _torn_in(signature: Signature, case: RowCase, size: int, rows: int, tolerance: float) -> str | None:
     """The difference in the results for groups of so many ``rows``, whatever the function declares."""
-    every = _Case(case.arguments, case.units * size // rows, case.cut, case.turn)
+    every = RowCase(case.arguments, case.units * size // rows, case.cut, case.turn)
     return _torn(signature, every, rows, tolerance) if every.units > 1 else None
 
 
