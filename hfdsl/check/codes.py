@@ -200,7 +200,7 @@ CODES: dict[str, Code] = {
     "HF736": Code("elements of a parameter that a rank needs or should hold, and does not get"),
     "HF737": Code("a fused parameter whose matrices have other sizes on the other side of a sync", "warning"),
     "HF738": Code("a declared layout that has no effect", "warning"),
-    "HF739": Code("a layout or parameter that is none"),
+    "HF739": Code("an invalid layout or parameter"),
     # HF74x queues
     "HF740": Code("a queue with arguments that have no meaning"),
     "HF741": Code("a queue in an inner dataflow"),
