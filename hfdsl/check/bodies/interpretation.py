@@ -82,6 +82,11 @@ class Operation(Generic[V]):
     is_method: bool = False
 
     @property
+    def other(self) -> V | None:
+        """The value of the first argument beside the tensor."""
+        return next(iter(self.others), None)
+
+    @property
     def named_values(self) -> Mapping[str | None, V | None]:
         """The values of named arguments."""
         return dict(zip(self.named, self.others[len(self.others) - len(self.named) :], strict=True))

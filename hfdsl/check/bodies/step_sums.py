@@ -136,7 +136,7 @@ class StepInterpretation(FlowInterpretation[StepValue]):
 
     def _of_sum(self, source: SumUpTo, operation: Operation[StepValue]) -> StepValue:
         """The result of an operation on sums up to each step: such sums, if nothing later gets into them."""
-        function, other = operation.function, operation.others[0] if operation.others else None
+        function, other = operation.function, operation.other
         is_sum = isinstance(other, SumUpTo)
         match function:
             case _ if function in COPIES:

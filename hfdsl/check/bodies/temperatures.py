@@ -206,7 +206,7 @@ class TemperatureInterpretation(FlowInterpretation[ScaledValue]):
     def of_operation(self, operation: Operation[ScaledValue]) -> ScaledValue:
         """The result of an operation on logits, or on numbers that are known."""
         function, source = operation.function, operation.source
-        other = operation.others[0] if operation.others else None
+        other = operation.other
         if isinstance(source, Known) and isinstance(other, Known):
             return computed(function, source.value, other.value)
         if isinstance(source, Known) and function == "neg":

@@ -186,7 +186,7 @@ class ErrorInterpretation(FlowInterpretation[CriticValue]):
     def of_operation(self, operation: Operation[CriticValue]) -> CriticValue:
         """The result of an operation."""
         function, source = operation.function, operation.source
-        other = operation.others[0] if operation.others else None
+        other = operation.other
         match function, source:
             case "backward", _:
                 loss = source if isinstance(source, TargetError) else other

@@ -23,7 +23,7 @@ from hfdsl.check.losses.terms import PolicyValue, Quantity
 def arithmetic_result(operation: Operation[PolicyValue], _: CallFrame) -> PolicyValue:
     """The result of arithmetic with two values; None for other functions."""
     function, source = operation.function, operation.source
-    other = operation.others[0] if operation.others else None
+    other = operation.other
     if "alpha" in operation.named:
         other = terms.product(other, operation.named_values["alpha"])
     divisor = terms.as_weight(other) if isinstance(other, Quantity) else None

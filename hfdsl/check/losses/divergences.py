@@ -125,7 +125,7 @@ DIVERGENCES: Final = functions("kl_div kl_divergence")
 def operation_result(operation: Operation[DistillationValue], place: Span) -> DistillationValue:
     """The result of an operation at a place."""
     function, source = operation.function, operation.source
-    other = operation.others[0] if operation.others else None
+    other = operation.other
     if function in ARITHMETIC:
         return _arithmetic(operation, source, other, place)
     if function == "where" and len(operation.others) == 2:

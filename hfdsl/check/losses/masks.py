@@ -75,7 +75,7 @@ def complement(masks: frozenset[str]) -> frozenset[str]:
 
 def complemented(operation: Operation[PolicyValue]) -> PolicyValue:
     """The result of ``1 - mask``; None for other differences."""
-    other = operation.others[0] if operation.others else None
+    other = operation.other
     match operation.node:
         case ast.BinOp(ast.Constant(value=1), ast.Sub(), _):
             is_mask = isinstance(other, Quantity) and other.kind == "number" and other.masks and not other.statistic

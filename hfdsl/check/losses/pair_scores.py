@@ -34,7 +34,7 @@ def stacked_scores(call: ast.Call, parts: Sequence[PreferenceValue]) -> Preferen
 def pair_result(operation: Operation[PreferenceValue], pair: PairScores, place: Span) -> PreferenceValue:
     """The result of an operation on the scores of both responses, or on the chances that either is the better one."""
     function, form = operation.function, pair.form
-    other = operation.others[0] if operation.others else None
+    other = operation.other
     match function, form:
         case ("cross_entropy", "scores") | ("nll_loss", "logs"):
             return slopes.opposite(_better(pair, other, place))

@@ -251,7 +251,7 @@ def _is_count(node: ast.expr) -> bool:
 def operation_result(operation: Operation[PreferenceValue], place: Span) -> PreferenceValue:
     """The result of an operation on values that are no halves."""
     function, source = operation.function, operation.source
-    other = operation.others[0] if operation.others else None
+    other = operation.other
     values = (source, *operation.others)
     if function in METADATA:
         return COUNT
@@ -354,7 +354,7 @@ def _of_slope(
 
 
 def _exponent(operation: Operation[PreferenceValue]) -> float | None:
-    exponent = operation.others[0] if operation.others else None
+    exponent = operation.other
     return exponent.value if isinstance(exponent, Number) else None
 
 
