@@ -55,7 +55,7 @@ def source_of(place: str) -> TargetSource:
     path = Path(place)
     if path.suffix == ".py" or path.is_file():
         if not path.is_file():
-            raise UsageError(f"there is no file '{place}'{nearest(path.name, python_files(path.parent))}")
+            raise UsageError(f"there is no file '{place}'{nearest_file(path)}")
         return _from_file(path.resolve())
     if "/" in place or "\\" in place or not all(part.isidentifier() for part in place.split(".")):
         raise UsageError(f"'{place}' is neither a Python file nor the dotted name of a module")
@@ -79,11 +79,6 @@ def _exists(name: str) -> bool:
         return False
     except Exception:  # noqa: BLE001  # the parent's own code raised: importing it shows where
         return True
-
-
-def python_files(folder: Path) -> list[str]:
-    """The names of the Python files of a folder."""
-    return [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
 
 
 def _from_file(path: Path) -> TargetSource:
@@ -236,6 +231,13 @@ def candidates(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 def _is_experiment(annotation: object) -> bool:
     return annotation is Experiment or (isinstance(annotation, str) and annotation.endswith("Experiment"))
+
+
+def nearest_file(path: Path) -> str:
+    """As ``nearest``, for a Python file beside a missing one; every name ends alike, so only what precedes counts."""
+    names = {file.stem: file.name for file in path.parent.glob("*.py")}
+    near = difflib.get_close_matches(path.stem, names, n=1)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def nearest(name: str, names: Sequence[str]) -> str:

@@ -21,10 +21,10 @@ from hfdsl.tools.importing import (
     attribute_of,
     candidates,
     nearest,
+    nearest_file,
     only_target,
     own_traceback,
     parts_of,
-    python_files,
     source_of,
 )
 from hfdsl.types.dims import Dim, Sizes
@@ -159,7 +159,7 @@ def _defines_programs(file: Path) -> bool:
     from hfdsl.check.bodies.names import last_name
 
     if not file.is_file():
-        raise UsageError(f"there is no file '{file}'{nearest(file.name, python_files(file.parent))}")
+        raise UsageError(f"there is no file '{file}'{nearest_file(file)}")
     source = file.read_bytes()
     if b"hfdsl" not in source:
         return False

@@ -143,6 +143,11 @@ def test_what_is_not_there(program: str, target: str, text: str) -> None:
     assert refused(target) == text
 
 
+def test_the_ending_of_a_file_makes_no_name_similar(write: Write) -> None:
+    missing = Path(write("run.py", "")).with_name("sum.py")
+    assert refused(str(missing)) == f"there is no file '{missing}'"
+
+
 def test_a_module_that_fails_shows_its_own_frames(write: Write) -> None:
     text = refused(write("bad.py", "def f():\n    return 1 / 0\nf()\n"))
     assert text.startswith("importing '")
