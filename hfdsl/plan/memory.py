@@ -26,6 +26,7 @@ from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Phase, Routes
 from hfdsl.plan.rows import RowTable
 from hfdsl.plan.scheduled import WEIGHTS_FOR
+from hfdsl.plan.segments import Task
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec, ObjSpec
 
@@ -60,22 +61,14 @@ def process_memory(plan: Plan, sizes: Mapping[Any, int], order: Iterable[Phase])
         measure = Measure(plan, phase.routes.table, sizes)
         # Phases differ in what is known: a payload of an earlier one may be received in a later one.
         payloads |= {payload.key: payload for payload in _payloads(phase.routes)}
-        for segment in phase.segments:
-            if segment.group == DRIVER:
-                continue
+        for segment in (segment for segment in phase.segments if segment.group != DRIVER):
             for rank in segment.ranks:
                 store = stores.setdefault((segment.group, rank), _Store(measure))
                 store.measure = measure
                 task = phase.routes.tasks[segment.number][rank]
                 received = [payloads[key] for key in phase.routes.receives[segment.number].get(rank, ())]
                 received = [payload for payload in received if not _is_exchanged(payload)]
-                store.receive((part for payload in received for part in payload.slices), task.steps[0])
-                for node in task.steps:
-                    if node in task.keeps:
-                        store.keep(node, plan.layouts[node].holders.index(rank))
-                    for dropped in task.drops.get(node, ()):
-                        store.bytes.pop(dropped, None)
-                store.send(task.sends)
+                store.run(task, received, {node: plan.layouts[node].holders.index(rank) for node in task.keeps})
     labels = {step.node: step.label for step in plan.steps}
     return {
         process: ProcessMemory(
@@ -127,16 +120,18 @@ class _Store:
     unsized: dict[str, None] = field(default_factory=dict)
     sends_unsized: bool = False
 
-    def receive(self, slices: Iterable[ColumnSlice], step: int) -> None:
-        for part in slices:
-            self._add(part.node, self._size(part), step)
-        self._add(step, 0, step)
-
-    def keep(self, node: int, chunk: int) -> None:
-        self._add(node, sum(map(self._size, self.measure.chunk(node, chunk))), node)
-
-    def send(self, payloads: Iterable[Payload]) -> None:
-        for payload in payloads:
+    def run(self, task: Task, received: Iterable[Payload], kept_chunks: Mapping[int, int]) -> None:
+        """Count a segment: what it receives, what each of its steps keeps and drops, and what it sends."""
+        first = task.steps[0]
+        for part in (part for payload in received for part in payload.slices):
+            self._add(part.node, self._size(part), first)
+        self._add(first, 0, first)
+        for node in task.steps:
+            if node in kept_chunks:
+                self._add(node, sum(map(self._size, self.measure.chunk(node, kept_chunks[node]))), node)
+            for dropped in task.drops.get(node, ()):
+                self.bytes.pop(dropped, None)
+        for payload in task.sends:
             self.payloads += 1
             self.sent_bytes += sum(map(self._size, payload.slices))
             self.sends_unsized |= any(self.measure.size(part) is None for part in payload.slices)
