@@ -92,6 +92,23 @@ WRONG = {
     "decayed values at once": "deltas = r + gamma * lam * values[:, 1:] - values[:, :-1]\n"
     + BACKWARDS
     + SUM.replace("delta", "deltas[:, t]"),
+    "a value twice": BACKWARDS + DELTA.replace("t + 1", "t") + SUM,
+    "a value twice, where steps may end": BACKWARDS
+    + "    alive = 1.0\n    delta = r[:, t] - v[:, t] + alive * gamma * v[:, t]\n"
+    + SUM,
+    "a value twice at once": "deltas = r + gamma * v - v\n" + BACKWARDS + SUM.replace("delta", "deltas[:, t]"),
+    "values with the signs of each other": BACKWARDS
+    + "    delta = r[:, t] - gamma * values[:, t + 1] + values[:, t]\n"
+    + SUM,
+    "values with the signs of each other in parentheses": BACKWARDS
+    + "    delta = r[:, t] - (gamma * values[:, t + 1] - values[:, t])\n"
+    + SUM,
+    "values with the signs of each other by a name": BACKWARDS
+    + "    after = v[:, t + 1] if t + 1 < steps else 0.0\n    delta = r[:, t] + v[:, t] - gamma * after\n"
+    + SUM,
+    "values with the signs of each other at once": "deltas = v + r - gamma * next_values\n"
+    + BACKWARDS
+    + SUM.replace("delta", "deltas[:, t]"),
     "decayed values by a name": "deltas = r + lam * gamma * next_values - v\n"
     + BACKWARDS
     + SUM.replace("delta", "deltas[:, t]"),
@@ -101,6 +118,20 @@ RIGHT = {
     "backwards": BACKWARDS + DELTA + SUM,
     "by a negative step": "for t in range(steps - 1, -1, -1):\n" + DELTA + SUM,
     "by an index of its own": "for i in range(steps):\n    t = steps - 1 - i\n" + DELTA + SUM,
+    "in parentheses": BACKWARDS + "    delta = r[:, t] - (v[:, t] - gamma * values[:, t + 1])\n" + SUM,
+    "negated": BACKWARDS + "    error = values[:, t] - r[:, t] - gamma * values[:, t + 1]\n    delta = -error\n" + SUM,
+    "by a name": BACKWARDS
+    + "    nxt = v[:, t + 1] if t + 1 < steps else 0.0\n    delta = r[:, t] + gamma * nxt - v[:, t]\n"
+    + SUM,
+    "by the value of the step before": "later = torch.zeros_like(last)\n"
+    + BACKWARDS
+    + "    value = v[:, t]\n    delta = r[:, t] + gamma * later - value\n    later = value\n"
+    + SUM,
+    "as costs": "costs = -r\n" + BACKWARDS + "    delta = -(costs[:, t] - gamma * values[:, t + 1] + v[:, t])\n" + SUM,
+    "by shares": BACKWARDS
+    + "    value = v[:, t]\n    delta = r[:, t] + gamma * values[:, t + 1] - value\n"
+    + "    smoothed = value + gamma * value * 0\n"
+    + SUM,
     "in two assignments at once": BACKWARDS + DELTA + "    out[:, t] = last = delta + gamma * lam * last",
     "from the end": "for i in range(1, steps + 1):\n    last = r[:, -i] + gamma * values[:, steps + 1 - i] - v[:, -i]"
     " + gamma * lam * last\n    out[:, -i] = last",

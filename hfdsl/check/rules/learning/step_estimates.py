@@ -3,14 +3,15 @@
 A worked example; only the comments are right::
 
     for t in range(steps):                                                   for t in reversed(range(steps)):
-        delta = r[:, t] + gamma * lam * v[:, t + 1] - v[:, t]                    gamma alone: the value one step later
+        delta = r[:, t] + gamma * v[:, t + 1] - v[:, t]
         last = delta + gamma * lam * last
         advantages[:, t] = last
 
 In a forward loop, a step gets the sum of what came before it, and nothing of what its action leads to. Nothing fails,
 as the shapes are right; nor does it if a list keeps the order of a backward loop. The rule knows a running sum by a sum
 with itself that goes, under the index of the loop or to the end of a list, into something named after advantages or
-returns. It is silent where anything else is reversed; ``bodies/step_sums.py`` follows ``rewards.cumsum(1)``.
+returns. It is silent where anything else is reversed; ``bodies/step_sums.py`` follows ``rewards.cumsum(1)``, and
+``bodies/temporal_differences.py`` reads the errors of values.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.role_code import ReadFunction, code_of, code_of_function
 from hfdsl.check.bodies.step_sums import StepInterpretation, SumUpTo
 from hfdsl.check.bodies.syntax import definition_of, is_decorated
+from hfdsl.check.bodies.temporal_differences import DISCOUNT, mistaken_differences, sum_terms
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
@@ -38,17 +40,8 @@ from hfdsl.graph.program import FunctionCall, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span, definition_span
 
-DISCOUNT: Final = re.compile(r"(.*_)?(decay|discount|gamma|lam|lambda|lmbda)(_.*)?", re.IGNORECASE)
-"""The names of discounts."""
-
-DECAY: Final = re.compile(r"(gae_)?(lam|lambda|lmbda)(_|_gae)?", re.IGNORECASE)
-"""The names of the decay of an estimate, which is no discount of values."""
-
 ESTIMATE: Final = re.compile(r"(.*_)?(adv|advs|advantages?|gaes?|returns?|rewards_to_go)(_.*)?")
 """The names of what is estimated."""
-
-NEXT_VALUE: Final = re.compile(r"(next_v(alues?)?|v(alues?)?_next|later)")
-"""The names of the values one step later."""
 
 STACKS: Final = frozenset({"Tensor", "array", "as_tensor", "asarray", "cat", "stack", "tensor"})
 """Functions that make a tensor of a list, in its order."""
@@ -92,7 +85,10 @@ def _mistakes(program: Program, node: Node, signature: Signature) -> Iterator[Es
     are_turned = any(map(_turns_steps, functions))
     for function in functions:
         yield from _in_loops(function) if not are_turned else ()
-        yield from _decayed_values(function)
+        file = definition_span(function.body).file
+        for mistake in mistaken_differences(function):
+            place = span_of(file, mistake.node)
+            yield EstimateMistake(place, mistake.effect, mistake.label, mistake.advice)
     yield from _sums_up_to_steps(program, node, signature)
 
 
@@ -256,7 +252,7 @@ def _running_sums(statements: Sequence[ast.AST]) -> Iterator[str]:
 
 def _adds_to(value: ast.expr, name: str) -> bool:
     """Whether an expression is the sum of something and a name, which may be discounted."""
-    parts = [factors for _, factors in _terms(value)]
+    parts = [factors for _, factors in sum_terms(value)]
     return len(parts) > 1 and any(_is_discounted(factors, name) for factors in parts)
 
 
@@ -278,10 +274,10 @@ def _stored(statements: Sequence[ast.AST], steps: AbstractSet[str]) -> Iterator[
     for statement in statements:
         match statement:
             case ast.Assign([ast.Subscript(ast.Name(target), index), *others], value) if _is_at(index, steps):
-                added = [factors[0] for sign, factors in _terms(value) if sign > 0 and len(factors) == 1]
+                added = [factors[0] for sign, factors in sum_terms(value) if sign > 0 and len(factors) == 1]
                 yield from (Storage(last_name(term), target) for term in (*added, *others))
             case ast.Expr(ast.Call(ast.Attribute(ast.Name(target), "append"), [value]) as call):
-                added = [factors[0] for sign, factors in _terms(value) if sign > 0 and len(factors) == 1]
+                added = [factors[0] for sign, factors in sum_terms(value) if sign > 0 and len(factors) == 1]
                 yield from (Storage(last_name(term), target, call) for term in added)
 
 
@@ -312,65 +308,3 @@ def _is_estimate(function: ReadFunction, target: str) -> bool:
                 if target in names and ESTIMATE.fullmatch(column.arg or ""):
                     return True
     return False
-
-
-# -- values with the decay of an estimate
-
-
-def _decayed_values(function: ReadFunction) -> Iterator[EstimateMistake]:
-    """The errors of values, ``r + c * v[next] - v``, with the decay of an estimate in ``c``."""
-    file = definition_span(function.body).file
-    for node in nodes_of(function.definition):
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
-            continue
-        terms = [*_terms(node)]
-        subtracted = [factors[0] for sign, factors in terms if sign < 0 and len(factors) == 1]
-        for sign, factors in terms if len(terms) > 2 else ():
-            decays = [factor for factor in factors if DECAY.fullmatch(last_name(factor))]
-            is_later = any(_is_later(factor, value) for factor in factors for value in subtracted)
-            if sign > 0 and decays and is_later:
-                yield EstimateMistake(
-                    span_of(file, decays[0]),
-                    f"discounts the value one step later by '{ast.unparse(decays[0])}', which is for the sum of the "
-                    "errors of values alone",
-                    "no discount of values",
-                    "delta = reward + gamma * next_value - value, and advantage = delta + gamma * lam * next_advantage",
-                )
-
-
-def _is_later(factor: ast.expr, value: ast.expr) -> bool:
-    """Whether a factor is the value one step after another one."""
-    match factor, value:
-        case ast.Subscript(owner, index), ast.Subscript(other, other_index):
-            return ast.dump(owner) == ast.dump(other) and ast.dump(index) != ast.dump(other_index)
-        case ast.Name(name), ast.Subscript() | ast.Name():
-            return NEXT_VALUE.fullmatch(name) is not None
-    return False
-
-
-# -- arithmetic
-
-
-def _terms(node: ast.expr, sign: int = 1) -> Iterator[tuple[int, list[ast.expr]]]:
-    """The terms of a sum, each with its sign and its factors."""
-    match node:
-        case ast.BinOp(left, ast.Add(), right):
-            yield from _terms(left, sign)
-            yield from _terms(right, sign)
-        case ast.BinOp(left, ast.Sub(), right):
-            yield from _terms(left, sign)
-            yield from _terms(right, -sign)
-        case ast.UnaryOp(ast.USub(), operand):
-            yield from _terms(operand, -sign)
-        case _:
-            yield sign, [*_factors(node)]
-
-
-def _factors(node: ast.expr) -> Iterator[ast.expr]:
-    """The factors of a product."""
-    match node:
-        case ast.BinOp(left, ast.Mult(), right):
-            yield from _factors(left)
-            yield from _factors(right)
-        case _:
-            yield node
