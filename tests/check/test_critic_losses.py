@@ -173,6 +173,32 @@ ADVANTAGES = {
     "without a name": "loss = F.huber_loss(self.model(ids)[..., 0], gains, reduction='none').mean()",
 }
 
+AROUND_NEW = {
+    "a change": "held = now + (old - now).clamp(-eps, eps)\n"
+    + SQUARES
+    + "loss = token_mean(torch.max(plain, clipped), mask)",
+    "a change that is subtracted": "held = now - torch.clamp(now - old, -self.eps, self.eps)\n"
+    "loss = token_mean(torch.maximum(F.mse_loss(now, returns, reduction='none'), (held - returns).square()), mask)",
+    "the change first": "change = (old - now).clamp(min=-eps, max=eps)\nheld = change + now\n"
+    + SQUARES
+    + "loss = 0.5 * (plain.max(clipped) * mask).sum() / mask.sum()",
+}
+AROUND_OLD = {
+    "a change": HELD + SQUARES + "loss = token_mean(torch.max(plain, clipped), mask)",
+    "a change that is subtracted": "held = old - (old - now).clamp(-eps, eps)\n"
+    + SQUARES
+    + "loss = token_mean(torch.max(plain, clipped), mask)",
+    "the change first": "held = (now - old).clamp(-eps, eps) + old\n"
+    + SQUARES
+    + "loss = token_mean(torch.max(plain, clipped), mask)",
+    "targets near new values": "target = now.detach() + (returns - now).detach().clamp(-eps, eps)\n"
+    "loss = token_mean((now - target) ** 2, mask)",
+    "errors in a metric": HELD
+    + SQUARES
+    + "loss = token_mean(torch.max(plain, clipped), mask)\n"
+    + "self.moved = (now + (old - now).clamp(-eps, eps)).mean().item()",
+}
+
 
 def program(folder: Path, body: str, extreme: str = "max", target: str = "returns", old: str = "values.values") -> Any:
     text = textwrap.indent(body.replace("{extreme}", extreme), " " * 8)
@@ -240,3 +266,15 @@ def test_a_clip_around_what_is_learned_is_reported(tmp_path: Path, name: str) ->
 def test_old_values_that_a_function_makes_are_meant(tmp_path: Path) -> None:
     assert codes(program(tmp_path, EXTREMES["of a change"], old="smoothed(values).values")) == ()
     assert codes(program(tmp_path, RIGHT["without a clip"], old="estimates.returns")) == ()
+
+
+@pytest.mark.parametrize("name", AROUND_NEW)
+def test_a_clip_around_new_values_is_reported(tmp_path: Path, name: str) -> None:
+    module = program(tmp_path, AROUND_NEW[name])
+    [finding] = module.step.check(dims={module.B: 4, module.R: 4}).findings
+    assert (finding.code, finding.primary.text) == ("HF348", "a clip around the new values")
+
+
+@pytest.mark.parametrize("name", AROUND_OLD)
+def test_a_clip_around_old_values_is_not(tmp_path: Path, name: str) -> None:
+    assert codes(program(tmp_path, AROUND_OLD[name])) == ()

@@ -4,6 +4,7 @@ A worked example, of a record with ``values`` from before, and ``returns``::
 
     now = self.model(ids).squeeze(-1)                               new values
     held = old + (now - old).clamp(-0.2, 0.2)                       new ones, held around ``values``
+    now + (old - now).clamp(-0.2, 0.2)                              new ones, held around themselves
     plain, clipped = (now - returns) ** 2, (held - returns) ** 2    errors to ``returns``, of either
     loss = 0.5 * torch.max(plain, clipped).mean()                   the greater one
     loss.backward()                                                 a loss: an error to ``returns``
@@ -26,7 +27,7 @@ from hfdsl.check.bodies.row_tensors import FORMS, VIEWS, functions
 from hfdsl.check.sources import Function, span_of
 from hfdsl.graph.samples import is_float_column
 from hfdsl.graph.signatures import PortType, StaticType
-from hfdsl.graph.spans import Span, definition_span
+from hfdsl.graph.spans import NOWHERE, Span, definition_span
 from hfdsl.types.columns import ColumnSpec
 
 SAME: Final = (
@@ -65,6 +66,10 @@ SCALES: Final = DIVISIONS | functions("mul multiply")
 """Functions that multiply or divide."""
 
 
+ITSELF: Final = "itself"
+"""The center of new values that are held around themselves."""
+
+
 @dataclass(frozen=True, slots=True)
 class OfColumns:
     """Numbers that are computed of columns alone, by their paths."""
@@ -74,9 +79,13 @@ class OfColumns:
 
 @dataclass(frozen=True, slots=True)
 class NewValues:
-    """Numbers that the model of a role gives, held around the column ``center`` if that is one."""
+    """Numbers that the model of a role gives, held around the column ``center`` if that is one.
+
+    ``place`` is where they are held around themselves: the numbers of a column stay, but within bounds of new ones.
+    """
 
     center: str = ""
+    place: Span = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +121,11 @@ CriticValue: TypeAlias = (
 
 
 class CriticErrors(NamedTuple):
-    """Errors that gradients are taken of, and columns around which values are held."""
+    """Errors that gradients are taken of, columns around which values are held, and places of those around new ones."""
 
     losses: list[TargetError]
     centers: list[str]
+    around_new: list[Span]
 
 
 class ErrorInterpretation(FlowInterpretation[CriticValue]):
@@ -123,7 +133,7 @@ class ErrorInterpretation(FlowInterpretation[CriticValue]):
 
     def begin(self) -> None:
         """Begin without errors, and with numbers of the caller."""
-        self.errors = CriticErrors([], [])
+        self.errors = CriticErrors([], [], [])
         self.names |= {name: "number" for name, kind in self.ports.items() if isinstance(kind, StaticType)}
 
     def inner(self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]) -> Self:
@@ -214,13 +224,22 @@ class ErrorInterpretation(FlowInterpretation[CriticValue]):
             return self._extreme(operation, source, other)
         if function in ERRORS:
             return self._error(_difference(source, other))
-        return source if function in SAME else _arithmetic(function, source, other)
+        return source if function in SAME else self._computed(operation, other)
+
+    def _computed(self, operation: Operation[CriticValue], other: CriticValue) -> CriticValue:
+        """The result of arithmetic with another value, which may hold new values around themselves."""
+        if operation.function in ("add", "sub", "subtract") and _is_around_itself(operation.source, other):
+            return NewValues(ITSELF, span_of(definition_span(self.body).file, operation.node))
+        return _arithmetic(operation.function, operation.source, other)
 
     def _error(self, gap: CriticValue) -> CriticValue:
         """The error that a gap makes."""
         if not isinstance(gap, ValueGap) or gap.is_held:
             return None
-        self.errors.centers.extend([gap.values.center] if gap.values.center else [])
+        if gap.values.center == ITSELF:
+            self.errors.around_new.append(gap.values.place)
+        elif gap.values.center:
+            self.errors.centers.append(gap.values.center)
         return TargetError(gap.values, gap.paths)
 
     def _extreme(self, operation: Operation[CriticValue], left: CriticValue, right: CriticValue) -> CriticValue:
@@ -269,10 +288,21 @@ def _held(values: CriticValue, bounds: Sequence[CriticValue]) -> CriticValue:
         case ValueGap() if not paths:
             return replace(values, is_held=True)
         case NewValues(center) if len(paths) == 1 and {center, *paths} <= {"", *paths}:
-            return NewValues(*paths)
+            return NewValues(next(iter(paths)))
         case NewValues() | OfColumns() | "number" if not paths:
             return values
     return None
+
+
+def _is_around_itself(left: CriticValue, right: CriticValue) -> bool:
+    """Whether a sum is of new values and their gap to a column, held between bounds."""
+    match left, right:
+        case (NewValues("") as values, ValueGap(of_gap, is_held=True)) | (
+            ValueGap(of_gap, is_held=True),
+            NewValues("") as values,
+        ):
+            return values == of_gap
+    return False
 
 
 def _difference(left: CriticValue, right: CriticValue) -> CriticValue:
@@ -297,7 +327,7 @@ def _arithmetic(function: str, left: CriticValue, right: CriticValue) -> CriticV
         case OfColumns(paths), OfColumns(others):
             return OfColumns(paths | others)
         case (OfColumns(paths), ValueGap(_, others, True)) | (ValueGap(_, others, True), OfColumns(paths)) if sign > 0:
-            return NewValues(*paths) if paths == others and len(paths) == 1 else None
+            return NewValues(next(iter(paths))) if paths == others and len(paths) == 1 else None
         case (OfColumns() | NewValues() as kept, "number") | ("number", OfColumns() | NewValues() as kept):
             return kept
         case (ValueGap() as scaled, "number") | ("number", ValueGap() as scaled):

@@ -6,6 +6,7 @@ A worked example, of an update whose record has ``returns``, ``advantages`` and 
     loss = torch.max(plain, clipped).mean()
     loss = torch.min(plain, clipped).mean()            HF946: the smaller error has no gradient where the clip acts
     held = returns + (now - returns).clamp(-0.2, 0.2)                  HF348: whatever they are called
+    held = now + (old - now).clamp(-0.2, 0.2)                          HF348: around the new values themselves
     loss = ((now - advantages) ** 2).mean()            HF351: advantages are returns less the critic's own values
 
 The rule knows advantages by the names under which updates read them, and only if they depend on values of the critic:
@@ -95,6 +96,11 @@ def critics_clip_around_old_values(context: Context) -> Iterator[Finding]:
         columns = {f"{column.port}.{column.name}": column for column in program.origins.columns(update.id)}
         stored = {path: stored_column(program.graph, column.ref) for path, column in columns.items()}
         learned = [stored[path] for path in _targets(program, update) if path in stored]
+        around_new = errors.around_new if errors is not None and own is not None else []
+        for place in around_new if update.span not in reported else ():
+            reported.add(update.span)
+            yield _clips_around_new(update, place)
+            break
         for center in errors.centers if errors is not None and own is not None else ():
             numbers = stored.get(center)
             is_advantage = isinstance(numbers, Ref) and any(map(ADVANTAGE.fullmatch, names.get(numbers, set())))
@@ -119,6 +125,17 @@ def _clips_around(program: Program, update: Node, column: RowColumn, stored: Ref
         Label(argument_span(update.span, signature_of(update), column.port), f"read as '{column.name}'"),
         (program.producer_label(maker.id), Label(values.span, "returns the old values")),
         notes=(f"take the values of '{values.label}' for '{column.name}'",),
+    )
+
+
+def _clips_around_new(update: Node, place: Span) -> Finding:
+    return Finding(
+        "HF348",
+        f"'{update.label}' holds old values near the new ones, and not the new ones near the old: new values learn "
+        "from it only outside of the clip",
+        Label(place, "a clip around the new values"),
+        (Label(update.span, "called here"),),
+        notes=("values = old + (new - old).clamp(-eps, eps)",),
     )
 
 
