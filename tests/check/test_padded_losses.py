@@ -249,13 +249,26 @@ def test_a_loss_without_padding_is_not(tmp_path: Path, body: str) -> None:
     assert codes(module) == ()
 
 
-def test_responses_that_are_full_have_no_padding(tmp_path: Path) -> None:
+FULL = ["torch.ones(4, 4, dtype=torch.bool)", "torch.cat([torch.ones(4, 4), torch.ones(4, 1)], 1)[:, 1:].bool()"]
+CUT = [
+    f"torch.cat([{first}, ends[:, :-1] == 0], 1)"
+    for first in (
+        "torch.ones_like(ends[:, :1]).bool()",
+        "ends.new_ones(len(ends), 1).bool()",
+        "torch.ones((4, 1)).bool()",
+    )
+]
+
+
+@pytest.mark.parametrize("mask", [*FULL, *CUT])
+def test_responses_that_are_full_have_no_padding(tmp_path: Path, mask: str) -> None:
     text = MODULE.format(body=textwrap.indent(PADDED[0], " " * 8), mask="response_mask")
     sampler = """
 class Sampler(hf.Worker):
     @hf.register(hf.Dispatch.DP_PROTO)
     def sample(self, single: Prompts) -> Experience:
-        return Experience(response_mask=torch.ones(4, 4, dtype=torch.bool))
+        ends = (single.prompt.tensor == 2).long().cumsum(1)
+        return Experience(response_mask=MASK)
 
 class P(hf.Dim): ...
 class Prompts(hf.Batch):
@@ -265,5 +278,5 @@ class Prompts(hf.Batch):
 def step(prompts: Prompts, single: Advantages, policy: Policy, sampler: Sampler) -> None:
     policy.update(sampler.sample(prompts), single)
 """
-    module = loaded(tmp_path, text[: text.index("@hf.dataflow")] + sampler)
-    assert "HF355" not in codes(module)
+    module = loaded(tmp_path, text[: text.index("@hf.dataflow")] + sampler.replace("MASK", mask))
+    assert ("HF355" in codes(module)) is (mask in CUT)

@@ -11,6 +11,12 @@ import torch
 
 from tests.check.loading import loaded
 
+SUMS = (
+    "out, total = torch.zeros_like(gains), torch.zeros(len(gains))\n"
+    "for t in reversed(range(gains.shape[1])):\n"
+    "    total = gains[:, t] + 0.5 * total\n"
+    "    out[:, t] = total\n"
+)
 MODULE = """
 from __future__ import annotations
 import torch
@@ -81,6 +87,10 @@ WRONG = {
     "of scores less a baseline": (
         "score = responses.score.tensor\ngains = (score - 0.5).unsqueeze(-1) * mask\ngains = gains - gains.mean()"
     ),
+    "sums over steps": SUMS + "gains = (out - out.mean()) / (out.std() + 1e-6)",
+    "masked sums over steps": SUMS + "out = out * mask\ngains = out - out.mean()",
+    "sums over steps, masked afterwards": SUMS + "gains = (out - out.mean()) * mask",
+    "what a mask fills": "out = torch.zeros(gains.shape)\nout[mask] = gains[mask]\ngains = out / out.std()",
     "in steps": "zeroed = gains * mask\nmean, spread = zeroed.mean(), zeroed.std()\ngains = (gains - mean) / spread",
 }
 RIGHT = {
@@ -100,12 +110,19 @@ RIGHT = {
     ),
     "a mean of responses' sums": "total = (gains * mask).sum(-1)\ngains = (total - total.mean())[:, None] * mask",
     "a mean over a share": "gains = gains - (gains * mask).mean() / mask.float().mean()",
+    "sums over steps, chosen": SUMS + "gains = (out - out[mask].mean()) / (out[mask].std() + 1e-6) * mask",
+    "sums over steps, whitened": SUMS + "gains = whitened(out, mask) * mask",
+    "sums over steps, by a count": SUMS + "out = out * mask\ngains = out - out.sum() / mask.sum()",
+    "sums over steps alone": SUMS + "gains = out * mask",
     "no number": "gains = torch.where(mask, gains, torch.nan)\ngains = (gains - gains.nanmean()).nan_to_num() * mask",
     "a mask alone": "gains = gains * mask",
     "over a constant": "gains = (gains * mask).sum(-1, keepdim=True) / 8 * mask",
 }
 OTHER = {
     "what is shown": "shown = (gains * mask).mean().item()\ngains = gains * mask",
+    "a number of each response at all tokens": "out = torch.zeros_like(gains)\n"
+    "out[:, :] = responses.score.tensor[:, None]\ngains = (out - out.mean()) * mask",
+    "sums over steps of other numbers": SUMS + "gains = (gains - out.mean()) * mask",
     "a mean of other numbers": "gains = gains - (responses.log_probs.tensor * mask).mean()",
     "a share of correct tokens": "gains = gains - (gains * responses.correct.tensor).mean()",
     "a share of positive ones": "gains = gains - ((gains * mask) > 0).float().mean()",

@@ -76,7 +76,17 @@ def samples_full_responses(signature: Signature) -> bool:
     makes_mask = any(is_mask(spec) and spec.dims[1] in padded for _, spec in columns)
     definition = definition_of(signature.body) if makes_mask else None
     calls = (call for call in nodes_of(definition) if isinstance(call, ast.Call)) if definition is not None else ()
-    return any(last_name(call.func) in ONES_MAKERS for call in calls)
+    return any(last_name(call.func) in ONES_MAKERS and not _is_of_one_column(call) for call in calls)
+
+
+def _is_of_one_column(call: ast.Call) -> bool:
+    """Whether a tensor has one column, as that of first tokens, which are never padding: ``ones_like(ids[:, :1])``."""
+    match call.args:
+        case [ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), ast.Slice(None, ast.Constant(1), None)])), *_]:
+            return True
+        case [_, ast.Constant(1), *_] | [ast.Tuple([_, ast.Constant(1)]), *_]:
+            return last_name(call.func) in ("new_ones", "ones")
+    return False
 
 
 def is_mask(spec: object) -> bool:

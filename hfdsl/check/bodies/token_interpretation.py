@@ -217,6 +217,8 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
                 Mistake(self.place(part), "goes to padding in every shorter response", effect, advice, of_own=True)
             )
         self.write_part(name, value)
+        if isinstance(tensor, TokenTensor):
+            self.names[name] = tensor.filled(index, self.value(index))
 
     def check_returned(self, signature: Signature, columns: Sequence[ast.keyword]) -> None:
         """Evaluate what is returned: ones in the place of a mask are a mistake."""
@@ -286,6 +288,8 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
             is_same = isinstance(source, (TokenTensor, RepeatedTokens)) and function in SAME_VALUES
             result = source if is_same else combined(source, *operation.others)
             return TokenTensor(result.masked) if isinstance(result, TokenTensor) and function in TESTS else result
+        if function in ("zeros", "zeros_like") and isinstance(source, (TokenTensor, RepeatedTokens)):
+            return TokenTensor(column=f"{operation.node.lineno}:{operation.node.col_offset}", buffer=True)
         if isinstance(source, PerResponse) and function == "unsqueeze":
             return RepeatedTokens(source.column) if dim_numbers(operation.positional[0]) in ((1,), (-1,)) else None
         return self.token_result(operation, source) if isinstance(source, TokenTensor) else None
@@ -324,8 +328,6 @@ class TokenInterpretation(FlowInterpretation[TokenValue]):
         match operation.function:
             case "ones" | "ones_like":
                 return TokenTensor(ones=True)
-            case "zeros" | "zeros_like":
-                return TokenTensor()
             case "cumsum" | "flip":
                 return TokenTensor(tokens.masked)
             case "mean" | "std" | "std_mean" | "var" | "var_mean" as function if 1 in dims:

@@ -29,7 +29,7 @@ class TokenTensor:
     """A number for each token of a response, and for its padding unless a mask may have had a part in it.
 
     A ``mask`` is 1 at tokens and 0 at padding; ``zeroed`` numbers are 0 there, as they were multiplied by one. Those of
-    one ``column`` are the same numbers: its path, or where they are computed.
+    one ``column`` are the same numbers: its path, or where they are computed. A ``buffer`` is made of zeros.
     """
 
     masked: bool = False
@@ -37,6 +37,19 @@ class TokenTensor:
     mask: bool = False
     zeroed: bool = False
     column: str = ""
+    buffer: bool = field(default=False, compare=False)
+
+    def filled(self, index: ast.expr, indices: TokenValue) -> TokenTensor:
+        """This tensor after some of it has been set: a buffer step by step, or by a mask, has a number of each token.
+
+        What it has at padding is a number of none.
+        """
+        parts = index_parts(index)
+        is_step = [*map(ast.unparse, parts[:-1])] == [":"] and isinstance(parts[-1], (ast.BinOp, ast.Name))
+        is_mask = isinstance(indices, TokenTensor) and indices.mask
+        if self.buffer and (is_step or is_mask):
+            return replace(self, masked=True, zeroed=True)
+        return TokenTensor(masked=True)
 
 
 @dataclass(frozen=True, slots=True)
