@@ -109,6 +109,7 @@ PROMPTS = {
     "    ratio = (selected(self.forward(some), some[:, 1:]) - old[start:stop][:, 1:]).exp()\n"
     "    mask = whole[start:stop][:, 1:]\n"
     "    loss = loss - (ratio * gain[start:stop] * mask).sum() / mask.sum()",
+    "zeros at padding": ATTENTION + "loss = (-ratio * gain).masked_fill(~mask, 0.0).sum() / mask.sum()",
     "a KL": ATTENTION
     + "gap = ref[:, 1:] - now\nkl = gap.exp() - gap - 1\n"
     + "gains = experience.gaes.tensor[:, 1:]\n"
@@ -123,6 +124,13 @@ REST = {
     "an operator": LEARNED + "loss = average(-ratio * gain, ~mask)",
     "a comparison": LEARNED + "loss = masked_mean(-ratio * gain, mask == 0)",
     "a function": LEARNED + "loss = -(ratio * gain * mask.logical_not()).sum(-1).mean()",
+    "filled where it is": LEARNED + "loss = (-ratio * gain).masked_fill(mask, 0.0).sum() / mask.sum()",
+    "filled in place": LEARNED
+    + "each = -ratio * gain\neach.masked_fill_(mask.bool(), 0)\nloss = each.sum() / mask.sum()",
+    "filled terms": LEARNED
+    + "gap = ref[:, 1:] - now\nkl = gap.exp() - gap - 1\n"
+    + "loss = (self.beta * kl - ratio * gain).masked_fill(mask == 1, 0.0).sum() / mask.sum()",
+    "filled log-probs": LEARNED + "loss = -(now.masked_fill(mask, 0.0).sum(-1) * experience.advantages.tensor).mean()",
     "in the loss": LEARNED + "m = mask.to(ratio.dtype)\nloss = -(ratio * gain * (1.0 - m)).mean()",
 }
 BOTH = {
@@ -131,6 +139,12 @@ BOTH = {
     "not twice": LEARNED + "rest = ~mask\nloss = average(-ratio * gain, ~rest)",
     "a mask of what is left out": LEARNED
     + "prompt_mask = ~mask\nloss = average(-ratio * gain, 1 - prompt_mask.float())",
+    "zeros elsewhere, by a comparison": LEARNED
+    + "loss = (-ratio * gain).masked_fill(mask == 0, 0.0).sum() / mask.sum()",
+    "zeros elsewhere, by a mask of what is left out": LEARNED
+    + "prompt_mask = ~mask\nloss = torch.masked_fill(-ratio * gain, prompt_mask, 0).sum() / mask.sum()",
+    "zeros where a term is not shown": LEARNED
+    + "each = -ratio * gain\nself.last = each.masked_fill(mask, 0.0).sum().item()\nloss = average(each, mask)",
     "zeros elsewhere": LEARNED + "loss = (-ratio * gain).masked_fill(~mask, 0.0).sum() / mask.sum()",
     "a term of the others for metrics": LEARNED
     + "self.last = average(ratio * gain, ~mask).item()\nloss = average(-ratio * gain, mask)",
@@ -354,6 +368,12 @@ OTHER_COUNTS = {
     + "loss = policy_loss - 0.1 * bonus",
     "a ratio of sequences": SEQUENCES + "ratio = (log_ratio * mask).mean(-1).exp()" + GSPO,
     "a ratio of sequences by torch": SEQUENCES + "ratio = torch.exp(torch.mean(log_ratio * mask, dim=-1))" + GSPO,
+    "a ratio of sequences without a mask": SEQUENCES
+    + "ratio = log_ratio.mean(-1, keepdim=True).exp()\nloss = average(-ratio * gain, mask)",
+    "a ratio of sequences without a mask, each": SEQUENCES
+    + "ratio = torch.exp(torch.mean(log_ratio, dim=1)).unsqueeze(-1)\n"
+    + "each = -torch.min(ratio * gain, ratio.clamp(0.5, 2.0) * gain)\n"
+    + "loss = ((each * mask).sum(-1) / mask.sum(-1)).mean()",
     "a clipped ratio of sequences": SEQUENCES
     + "ratio = (log_ratio * mask).mean(dim=1).exp()\ngains = experience.advantages.tensor\n"
     + "loss = -torch.min(ratio * gains, ratio.clamp(0.5, 2.0) * gains).mean()",
@@ -399,6 +419,12 @@ ONE_COUNT = {
     + "loss = -(score * experience.advantages.tensor).mean() / self.horizon + self.beta * masked_mean(kl, mask)",
     "a metric": KL
     + "self.drift = ((now - old) * mask).mean(-1).exp().detach()\nloss = masked_mean(-ratio * gain, mask)",
+    "a metric without a mask": KL
+    + "self.drift = (now - old).mean(-1).exp().mean().item()\nloss = masked_mean(-ratio * gain, mask)",
+    "a metric with a gradient": KL
+    + "self.drift = ((now - old) * mask).mean(-1).exp().mean()\nloss = masked_mean(-ratio * gain, mask)",
+    "masked log-probs of sequences": SEQUENCES
+    + "ratio = (log_ratio[mask.bool()].sum() / mask.sum()).exp()\nloss = average(-ratio * gain, mask)",
     "a ratio of a product": SEQUENCES + "ratio = (log_ratio * mask).sum(-1).exp()" + GSPO,
 }
 

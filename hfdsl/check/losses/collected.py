@@ -64,8 +64,7 @@ class TokenChoice(NamedTuple):
 class Collected(NamedTuple):
     """The losses and reversals that an interpretation found, also in the functions that a body calls.
 
-    ``by_name`` are methods whose results are known by their names alone, and ``padded_ratios`` exponentials of means
-    over tokens and padding. ``clips`` are those with two bounds, and
+    ``by_name`` are methods whose results are known by their names alone. ``clips`` are those with two bounds, and
     ``reference_clips`` extremes of surrogates by a ratio to a reference, clipped and not. ``constant_gaps`` are
     differences of old log-probs to a reference's, and ``values_of_others`` gradients for the values of other terms.
     ``choices`` are log-probs of tokens as they are chosen, and ``weighted_ratios`` are those of decoupled losses.
@@ -75,7 +74,6 @@ class Collected(NamedTuple):
     losses: list[PolicyValue]
     reversals: list[Reversal]
     by_name: list[str]
-    padded_ratios: list[Span]
     clips: list[RatioClip]
     own_ratios: list[OwnRatio]
     reference_clips: list[Span]

@@ -7,6 +7,7 @@ A worked example, of a record with the masks of prompts with responses, and of r
     loss = (now * mask).sum() / mask.sum()              divided by the tokens
     loss = (now * mask).mean()                          divided by tokens and padding
     rest = now * (1 - mask)                             masked by the complement of 'mask'
+    now.masked_fill(mask, 0.0)                          likewise
 
 Whatever takes some tokens, by an index, a test or labels, may leave out any.
 """
@@ -30,6 +31,7 @@ from hfdsl.check.losses.terms import (
     Divisor,
     PolicyValue,
     Quantity,
+    Sum,
     has_terms,
 )
 from hfdsl.check.syntax_trees import index_parts
@@ -83,8 +85,32 @@ def complemented(operation: Operation[PolicyValue]) -> PolicyValue:
     return None
 
 
+MASKABLE: Final = frozenset({"advantage", "entropy", "gap", "kl", "log_prob", "ratio", "surrogate"})
+"""The kinds of numbers that are of tokens, and left out where they are 0."""
+
+
+def masks_of_zeros(operation: Operation[PolicyValue]) -> frozenset[str]:
+    """The mask that leaves out what ``x.masked_fill(mask, 0)`` sets to 0; empty of other functions and numbers.
+
+    It is the complement of the one that fills.
+    """
+    arguments = [*operation.positional, *operation.named.values()]
+    if operation.function != "masked_fill" or len(arguments) != 2:
+        return frozenset()
+    terms = operation.source.terms if isinstance(operation.source, Sum) else [operation.source]
+    if not all(isinstance(term, Quantity) and term.kind in MASKABLE for term in terms):
+        return frozenset()
+    mask, filled = operation.others[0], arguments[1]
+    is_zero = isinstance(filled, ast.Constant) and filled.value == 0 and "value" not in [*operation.named][:1]
+    is_mask = isinstance(mask, Quantity) and mask.kind == "number" and not mask.statistic
+    masks = complement(mask.masks) if isinstance(mask, Quantity) and is_mask and is_zero else SOME
+    return frozenset() if masks == SOME else masks
+
+
 def takes_some(operation: Operation[PolicyValue]) -> bool:
     """Whether a function takes some numbers of a tensor, or puts others among them."""
+    if masks_of_zeros(operation):
+        return False
     arguments = [*operation.positional, *operation.named.values()]
     has_sizes = any(isinstance(argument, (ast.List, ast.Tuple)) for argument in arguments)
     is_cut = operation.function in ("chunk", "split", "unbind") and (has_sizes or len(arguments) > 1)

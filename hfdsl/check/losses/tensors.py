@@ -20,7 +20,7 @@ from hfdsl.check.losses import terms
 from hfdsl.check.losses.extremes import clipped
 from hfdsl.check.losses.frames import CallFrame
 from hfdsl.check.losses.functions import CLIPS, GROWTHS, SAME, exponent
-from hfdsl.check.losses.masks import counted_by_mean, element, masks_of_choice, masks_of_test
+from hfdsl.check.losses.masks import counted_by_mean, element, masks_of_choice, masks_of_test, masks_of_zeros
 from hfdsl.check.losses.rows import index_of_rows
 from hfdsl.check.losses.terms import POSITIVE, Dictionary, PolicyValue, Quantity, Several, Sum, has_kind
 
@@ -43,17 +43,20 @@ def tensor_result(operation: Operation[PolicyValue], frame: CallFrame) -> Policy
     """The result of a function of one tensor: of a sum, that of each of its terms."""
     source = operation.source
     if isinstance(source, Sum):
-        return terms.total(*(_of_quantity(operation, term, frame) for term in source.terms))
-    return _of_quantity(operation, source, frame) if isinstance(source, Quantity) else None
+        result = terms.total(*(_of_quantity(operation, term, frame) for term in source.terms))
+    else:
+        result = _of_quantity(operation, source, frame) if isinstance(source, Quantity) else None
+    masks = masks_of_zeros(operation)
+    return terms.of_each(result, lambda term: term.masked(*masks)) if masks else result
 
 
 def _of_quantity(operation: Operation[PolicyValue], source: Quantity, frame: CallFrame) -> Quantity | None:
     function, kind = operation.function, source.kind
     match function, kind:
         case "exp" | "expm1", _:
-            if source.kind == "gap" and source.divisor == "width":
-                frame.collected.padded_ratios.append(frame.place(operation.node))
-            return terms.exponential(source, centered=function == "exp")
+            result = terms.exponential(source, centered=function == "exp")
+            is_padded = source.kind == "gap" and source.divisor == "width"
+            return replace(result, padded=frame.place(operation.node)) if result is not None and is_padded else result
         case "log", "chances":
             return replace(source, kind="distribution")
         case "gather" | "take_along_dim", "distribution" | "logits":
@@ -78,7 +81,7 @@ def _rearranged(operation: Operation[PolicyValue], source: Quantity) -> Quantity
     function, kind = operation.function, source.kind
     has_mask = source.masks - terms.PARTS and terms.SELECTION not in source.masks
     is_counted = source.statistic or source.divisor == "tokens"
-    counts_padding = function == "mean" and has_mask and not is_counted
+    counts_padding = function == "mean" and not is_counted and (has_mask or _is_mean_of_gaps(operation, source))
     is_of_tokens = kind == "entropy" and not source.masks - terms.PARTS  # a sum over the vocabulary
     return replace(
         source,
@@ -87,6 +90,12 @@ def _rearranged(operation: Operation[PolicyValue], source: Quantity) -> Quantity
         divisor=(counted_by_mean(operation) if counts_padding else "") or source.divisor,
         centered=source.centered and not (kind == "ratio" and function in ("nansum", "sum")),
     )
+
+
+def _is_mean_of_gaps(operation: Operation[PolicyValue], source: Quantity) -> bool:
+    """Whether a mean is that of a gap over all tokens of each row, for the ratio of a sequence."""
+    is_whole = (source.kind, source.base) == ("gap", "old") and source.masks <= {terms.BEGINNING}
+    return is_whole and counted_by_mean(operation) == "width"
 
 
 def _compared(operation: Operation[PolicyValue], source: Quantity) -> Quantity | None:

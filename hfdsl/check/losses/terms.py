@@ -87,7 +87,8 @@ class Quantity:
     lower and an upper one, numbers that are held from one side have one. A gap, a ratio or a weight has a policy
     ``above`` and one ``below``, as their columns are called; old log-probs have one ``above``. Distributions and their
     entropies are certainly ``of_tokens`` if logits are, whose ``maker`` is what the body calls for them. The first of
-    ``dims``, None if unknown, are the rows of a batch, and the next tokens; a single number has 0.
+    ``dims``, None if unknown, are the rows of a batch, and the next tokens; a single number has 0. A ratio of a
+    mean over tokens and padding has the place where it is made, ``padded``.
     """
 
     kind: QuantityKind
@@ -110,6 +111,7 @@ class Quantity:
     bounds: tuple[ClipBound | None, ClipBound | None] = field(default=(None, None), compare=False)
     of_itself: bool = field(default=False, compare=False)
     shifted: bool = field(default=False, compare=False)
+    padded: Span | None = field(default=None, compare=False)
     place: Span = field(default=NOWHERE, compare=False)
 
     def times(self, sign: int) -> Quantity:

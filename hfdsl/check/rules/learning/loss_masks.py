@@ -9,6 +9,7 @@ A worked example, an update on prompts and responses, one behind the other::
     loss = -(ratio * gain * mask).sum() / mask.sum() + kl.mean()  HF355: a KL over tokens and padding
     loss = -(ratio * gain * (1 - mask)).mean()                    HF364: learns everything else
     ratio = ((now - old) * mask).mean(-1).exp()                   HF355: closer to 1 the more padding there is
+    ratio = (now - old).mean(-1).exp()                            HF355: of padding, too, if the loss has a mask
 
 A mean of masked numbers alone is the sum over a constant, as in Dr. GRPO: columns have one width. As in the rule on
 padding, advantages of single tokens may be 0 where a mask is not, but an entropy and a KL are not.
@@ -27,7 +28,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.losses.collected import Collected
 from hfdsl.check.losses.masks import COMPLEMENT
-from hfdsl.check.losses.terms import BEGINNING, Quantity, is_everywhere, is_surrogate, terms_of
+from hfdsl.check.losses.terms import BEGINNING, PARTS, SELECTION, Quantity, is_everywhere, is_surrogate, terms_of
 from hfdsl.check.losses.updates import interpreted_update
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -179,7 +180,9 @@ def _of_the_rest(node: Node, body: Collected) -> Iterator[Finding]:
 def _of_other_counts(node: Node, body: Collected) -> Iterator[Finding]:
     """The terms of a loss that are divided by tokens and padding where others are divided by tokens, and ratios."""
     surrogates = [term for parts in _sums(body) for term in parts if is_surrogate(term)]
-    for place in body.padded_ratios if any(term.divisor == "width" for term in surrogates) else ():
+    are_masked = any(term.masks - {*PARTS, SELECTION} for term in surrogates)
+    ratios = sorted({term.padded for term in surrogates if term.padded is not None}, key=lambda place: place.line)
+    for place in ratios if are_masked else ():
         yield Finding(
             "HF355",
             f"'{node.label}' takes the exponential of a mean over tokens and padding: the ratio of a shorter response "
