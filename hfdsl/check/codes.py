@@ -107,6 +107,7 @@ CODES: dict[str, Code] = {
     "HF366": Code("a ratio to other log-probs than those that tokens were sampled with", "warning"),
     "HF367": Code("rows that meet another dim of a tensor", "warning"),
     "HF368": Code("a loss that prefers the rejected response of a pair", "warning"),
+    "HF369": Code("end tokens that a policy does not learn", "warning"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),

@@ -252,6 +252,7 @@ RULES: tuple[Rule | BySize, ...] = (
     sampling.responses_of_a_prompt_differ,
     sampling.rollouts_are_of_the_whole_distribution,
     ends.responses_end,
+    ends.end_tokens_are_learned,
     equal_scores.scores_tell_responses_apart,
     BySize(sampling.results_have_their_size),
     BySize(caches.caches_hold_a_row),

@@ -7,16 +7,31 @@ A worked example, a model whose configuration has ``eos_token_id = 2``::
 
 What follows the end of a text is noise, and the run scores it and learns from it. Roles state the token by
 ``misses_end``.
+
+A policy learns to end a response only at its end token. A mask of responses that leaves it out, and labels that ignore
+it, are read by ``bodies/end_tokens.py``::
+
+    tokens != self.tokenizer.pad_token_id                   HF369, if that is the end token, too
+    (tokens == self.tokenizer.eos_token_id).cumsum(-1) == 0       HF369
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from hfdsl.check.bodies.end_tokens import EndInterpretation, UnlearnedEnds, names_ends, padded_with_ends
+from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.padded_columns import MASKS, is_mask
 from hfdsl.check.context import Context
-from hfdsl.check.dependences import sampling_calls, update_lines
+from hfdsl.check.dependences import sampling_calls, update_lines, updates_after
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import Program
+from hfdsl.check.rules.dataflow.unread_masks import LEARNED
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.graph.spans import Span
 from hfdsl.protocols import role_facts
+from hfdsl.types.batches import schema
 
 
 def responses_end(context: Context) -> Iterator[Finding]:
@@ -38,6 +53,45 @@ def responses_end(context: Context) -> Iterator[Finding]:
                 (Label(call.span, "samples"), Label(update.span, "learns from that")),
                 notes=(f"add {end} to end_tokens, or leave out end_tokens to use the model's own",),
             )
+
+
+def end_tokens_are_learned(context: Context) -> Iterator[Finding]:
+    """HF369: masks of responses and labels of an update have the token that ends a response."""
+    program, reported = context.program, set[Span]()
+    for node, signature in program.graph.bodies if not program.graph.misuses else ():
+        ends = _unlearned(program, node, signature) if isinstance(node.op, RoleCall) else ()
+        update = next(updates_after(program, node), None) if ends else None
+        for column, place in ends if update is not None else ():
+            if place in reported or not (column == "" or _is_mask_of_responses(signature, column)):
+                continue
+            reported.add(place)
+            learns = [] if update is None or update is node else [Label(update.span, "learns from the result")]
+            effect = f"returns a '{column}' that leaves out" if column else "ignores the labels of"
+            yield Finding(
+                "HF369",
+                f"'{node.label}' {effect} the tokens that end responses: nothing learns to end one",
+                Label(place, "without the end token"),
+                (Label(node.span, "called here"), *learns),
+                notes=("count the end tokens before each token: (ends.cumsum(-1) - ends) == 0; or take a mask",),
+            )
+
+
+def _unlearned(program: Program, node: Node, signature: Signature) -> Sequence[UnlearnedEnds]:
+    """The masks and labels in a method of a user's role that leave out end tokens."""
+    role = program.role_class(node.role)
+    methods = methods_of(role)
+    if signature.is_ready_made or node.method not in methods or not names_ends(role):
+        return ()
+    body = EndInterpretation.of_method(signature, methods[node.method], methods, role)
+    body.pads = padded_with_ends(role)
+    return body.completed().unlearned
+
+
+def _is_mask_of_responses(signature: Signature, column: str) -> bool:
+    """Whether a column that a body returns is a mask of the tokens to learn, by its name."""
+    kind = signature.returns
+    spec = schema(kind.record).fields.get(column) if isinstance(kind, RecordType) else None
+    return is_mask(spec) and (MASKS.fullmatch(column) or LEARNED.fullmatch(column)) is not None
 
 
 def message(role: str, end: int, whose: str) -> str:
