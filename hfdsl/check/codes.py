@@ -97,7 +97,7 @@ CODES: dict[str, Code] = {
     "HF356": Code("a mask of tokens to learn that nothing reads", "warning"),
     "HF357": Code("a division by a spread that is 0 where scores are equal", "warning"),
     "HF358": Code("a policy that learns to lower its advantages", "warning"),
-    "HF359": Code("log-probs of tokens that the model has read already", "warning"),
+    "HF359": Code("log-probs or values of tokens that the model has read already", "warning"),
     "HF360": Code("a fill that repeats every row in every step", "warning"),
     "HF361": Code("a data set with fewer prompts than a step takes", "warning"),
     "HF362": Code("samples drawn with the same random numbers in every step", "warning"),

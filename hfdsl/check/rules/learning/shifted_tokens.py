@@ -7,100 +7,41 @@ A worked example; only the last line is right::
     logits[:, -n:].log_softmax(-1).gather(-1, ids[:, -n:, None])                HF359: likewise
     logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])
 
-Both sides have one length, so the rule compares where they end. It follows tokens from columns of integers to a model
-that gives ``.logits``, as those of transformers do, or that the role samples the next token with, and to what picks
-their log-probs. It is silent where tokens are put back together, rolled or written into, other than one number for
-labels to ignore, and about a model that does not get the tokens as they are.
+and of a critic with a head, whose values of a response are baselines of its tokens::
+
+    values = self.head(hidden).squeeze(-1)[:, -n:]                              HF359: of states that have the token
+    values = self.head(hidden).squeeze(-1)[:, -n - 1 : -1]
+
+Both sides have one length, so the rule compares where they end; ``bodies/model_tokens.py`` follows them.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+import re
+from collections.abc import Iterator
+from typing import Final
 
-from hfdsl.check.bodies.flow import FlowInterpretation
-from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
-from hfdsl.check.bodies.kept_attributes import methods_of
-from hfdsl.check.bodies.next_tokens import next_token_models
-from hfdsl.check.bodies.row_indices import Indices, called_indices, index_result, with_whole_rows
-from hfdsl.check.bodies.row_tensors import functions
-from hfdsl.check.bodies.syntax import definition_of
+from hfdsl.check.bodies.model_tokens import AlignmentInterpretation, Outputs, interpreted_tokens
+from hfdsl.check.bodies.padded_columns import columns_with_width, record_columns
 from hfdsl.check.context import Context
+from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import Program
-from hfdsl.check.sources import Function, span_of
-from hfdsl.check.syntax_trees import index_parts
+from hfdsl.check.program import Program, signature_of
+from hfdsl.check.rules.learning.value_targets import value_calls
 from hfdsl.graph.program import Node, RoleCall
-from hfdsl.graph.samples import is_token_column
-from hfdsl.graph.signatures import PortType, Signature
-from hfdsl.graph.spans import Span, definition_span
-from hfdsl.types.columns import ColumnSpec
+from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.graph.spans import Span
 
-SAME: Final = functions(
-    "bfloat16 clone contiguous cpu cuda detach double expand flatten float half int long log_softmax permute reshape "
-    "softmax squeeze t to transpose type unsqueeze view log"
-)
-"""Functions after which numbers are of the same tokens."""
-
-MOVES: Final = functions("flatten permute reshape squeeze t transpose view")
-"""Functions after which the positions of tokens may be another dim."""
-
-FILLS: Final = functions("masked_fill where")
-"""Functions that replace some tokens."""
-
-PICKS: Final = functions("cross_entropy gather log_prob nll_loss take_along_dim")
-"""Functions that pick numbers by tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPositions:
-    """Tokens of a column, or the logits after each of them; the last ``-end`` are cut off.
-
-    ``layout`` says whether they are in a list of parts with several rows each, or ``moved``: their positions are then
-    in a dim that is not known.
-    """
-
-    column: str
-    end: int = 0
-    is_filled: bool = False
-    layout: Literal["", "parts", "moved"] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOutput:
-    """Something that a model gives for tokens."""
-
-    tokens: TokenPositions
-
-
-@dataclass(frozen=True, slots=True)
-class Logits:
-    """Logits, or numbers made of them, after each of these tokens."""
-
-    tokens: TokenPositions
-
-
-AlignedValue: TypeAlias = (
-    TokenPositions | ModelOutput | Logits | Indices | Literal["number"] | tuple[Any, ...] | dict[str, Any] | None
-)
-"""The abstract value of an expression; None if unknown, a tuple for several, and a dictionary for one."""
-
-
-class Misaligned(NamedTuple):
-    """A place where numbers of tokens are picked, by tokens that the model has read there."""
-
-    place: Span
-    tokens: str
+VALUES: Final = re.compile(r"(.*_)?(baselines?|critic|v|v_?preds?|vals?|values?)(_.*)?")
+"""The names of values; other numbers of tokens, such as their rewards, may be of what came after them."""
 
 
 def log_probs_are_of_the_next_tokens(context: Context) -> Iterator[Finding]:
     """HF359: log-probs of tokens are taken from the logits before these tokens."""
     program, reported = context.program, set[Span]()
     for node, signature in program.graph.bodies if not program.graph.misuses else ():
-        for place, tokens in _misaligned(program, node, signature):
+        body = tokens_of(program, node, signature)
+        for place, tokens in body.misaligned if body is not None else ():
             if place not in reported:
                 reported.add(place)
                 yield Finding(
@@ -113,195 +54,40 @@ def log_probs_are_of_the_next_tokens(context: Context) -> Iterator[Finding]:
                 )
 
 
-def _misaligned(program: Program, node: Node, signature: Signature) -> Sequence[Misaligned]:
-    """The places in a user's body."""
-    if signature.is_ready_made:
-        return ()
-    if not isinstance(node.op, RoleCall):
-        definition = definition_of(signature.body)
-        return () if definition is None else AlignmentInterpretation.of(signature, definition).completed().misaligned
-    role = program.role_class(node.role)
-    methods = methods_of(role)
-    method = methods.get(node.method)
-    if method is None:
-        return ()
-    body = AlignmentInterpretation.of_method(signature, method, methods)
-    body.models = next_token_models(role)
-    return body.completed().misaligned
+def values_are_of_states_before_tokens(context: Context) -> Iterator[Finding]:
+    """HF359: values of tokens, over which advantages are taken, are those that a critic gives before these tokens."""
+    program, reported = context.program, set[Span]()
+    for node in value_calls(program) if not program.graph.misuses else ():
+        signature = signature_of(node)
+        body = None if signature is None else tokens_of(program, node, signature)
+        update = None if body is None else next(updates_after(program, node), None)
+        if signature is None or body is None or update is None:
+            continue
+        for name, outputs in _of_responses(signature, body):
+            if outputs.tokens.end == 0 and outputs.place not in reported:
+                reported.add(outputs.place)
+                yield Finding(
+                    "HF359",
+                    f"'{node.label}' returns for '{name}' of each token what its model gives after this token: a "
+                    "baseline that knows the action",
+                    Label(outputs.place, "after each token of the response"),
+                    (Label(node.span, "called here"), Label(update.span, "learns from the result")),
+                    notes=("take the values before each token: values[:, -n - 1 : -1]",),
+                )
 
 
-class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
-    """The interpretation of a body in tokens and the logits after them; ``models`` are known to give such logits."""
-
-    models: AbstractSet[str] = frozenset()
-
-    def begin(self) -> None:
-        """Begin with nothing found."""
-        super().begin()
-        self.file, self.misaligned = definition_span(self.body).file, list[Misaligned]()
-
-    def inner(
-        self, body: Callable[..., Any], definition: Function, ports: Mapping[str, PortType]
-    ) -> AlignmentInterpretation:
-        """The interpretation of a function that the body calls, which collects into the same list."""
-        inner = super().inner(body, definition, ports)
-        inner.misaligned, inner.models = self.misaligned, self.models
-        return inner
-
-    def several(self, values: Sequence[AlignedValue]) -> AlignedValue:
-        """A tuple of values."""
-        return tuple(values)
-
-    def table(self, entries: Mapping[str, AlignedValue]) -> AlignedValue:
-        """A dictionary of values."""
-        return dict(entries)
-
-    def entries(self, value: AlignedValue) -> Mapping[str, AlignedValue] | None:
-        """The values of a dictionary by key."""
-        return value if isinstance(value, dict) else None
-
-    def of_part(self, value: AlignedValue, position: int) -> AlignedValue:
-        """The value at a position of a tuple."""
-        return value[position] if isinstance(value, tuple) and position < len(value) else None
-
-    def of_element(self, value: AlignedValue) -> AlignedValue:
-        """The part of tokens or logits that a loop takes at a time: a row, or several rows."""
-        if isinstance(value, Indices):
-            return value.element()
-        if not isinstance(value, (TokenPositions, Logits)):
-            return value
-        return _laid_out(value, "" if _tokens(value).layout == "parts" else "moved")
-
-    def set_part(self, value: AlignedValue, part: AlignedValue) -> AlignedValue:
-        """Tokens after some have been set: to one number, they are filled, and the others stay where they are."""
-        return replace(value, is_filled=True) if isinstance(value, TokenPositions) and part == "number" else None
-
-    def value(self, node: ast.expr) -> AlignedValue:
-        """The value of an expression: also a literal number."""
-        match node:
-            case ast.Constant(int()) | ast.UnaryOp(ast.USub(), ast.Constant(int())):
-                return "number"
-        return super().value(node)
-
-    def of_column(self, spec: ColumnSpec, path: str) -> AlignedValue:
-        """Tokens of each row."""
-        return TokenPositions(path) if is_token_column(spec) and len(spec.dims) == 2 else None
-
-    def call(self, call: ast.Call) -> AlignedValue:
-        """The result of a call; of tokens alone perhaps that of a model."""
-        result = super().call(call)
-        result = called_indices(call, self.value) if result is None else result
-        if isinstance(result, ModelOutput) and ast.unparse(call.func) in self.models:
-            return Logits(result.tokens)
-        if result is not None:
-            return result
-        named = {keyword.arg: keyword.value for keyword in call.keywords}
-        match call.func, named.get("input_ids", call.args[0] if call.args else None):
-            case ((ast.Attribute(_, "Categorical") | ast.Name("Categorical")), first):
-                logits = named.get("logits", first)
-                return None if logits is None else self.value(logits)
-            case ((ast.Attribute() | ast.Name()), ast.expr() as first):
-                tokens = self.value(first)
-                is_read = isinstance(tokens, TokenPositions) and not tokens.is_filled and "inputs_embeds" not in named
-                if not is_read or not isinstance(tokens, TokenPositions):
-                    return None
-                return Logits(tokens) if ast.unparse(call.func) in self.models else ModelOutput(tokens)
-        return None
-
-    def of_operation(self, operation: Operation[AlignedValue]) -> AlignedValue:
-        """The result of an operation on tokens, or on logits."""
-        function, source = operation.function, operation.source
-        if (indices := index_result(operation)) is not None:
-            return indices
-        if function == "logits":
-            return Logits(source.tokens) if isinstance(source, (Logits, ModelOutput)) else None
-        if function in PICKS and isinstance(source, Logits):
-            self.pick(operation, source)
-            return None
-        if function in ("cat", "concat"):
-            return self.joined_parts(operation)
-        if isinstance(source, TokenPositions) and function in FILLS:
-            return replace(source, is_filled=True)
-        if function == SUBSCRIPT and isinstance(source, (TokenPositions, Logits)):
-            return _cut(source, _index_of_rows(operation, source))
-        if function == "index_select" and isinstance(source, (TokenPositions, Logits)):
-            is_of_rows = [ast.unparse(dim) for dim in operation.positional[:1]] == ["0"]
-            return source if is_of_rows and not _tokens(source).layout else None
-        if not isinstance(source, (TokenPositions, Logits)):
-            return None
-        is_moved = _tokens(source).layout == "moved" or function in MOVES
-        if function in ("chunk", "split") and len(operation.others) == 1:
-            return _laid_out(source, "moved" if is_moved else "parts")  # along the rows
-        is_scaled = isinstance(source, Logits) and function in OPERATORS.values()
-        if function not in SAME and not is_scaled:
-            return None
-        return _laid_out(source, "moved") if is_moved else source
-
-    def pick(self, operation: Operation[AlignedValue], logits: Logits) -> None:
-        """Compare the tokens that pick numbers of logits with those after which they come."""
-        for picked in operation.others:
-            if (
-                isinstance(picked, TokenPositions)
-                and picked.column == logits.tokens.column
-                and logits.tokens.end >= picked.end
-            ):
-                self.misaligned.append(Misaligned(span_of(self.file, operation.node), picked.column))
-
-    def joined_parts(self, operation: Operation[AlignedValue]) -> AlignedValue:
-        """Tokens behind others, such as a response behind its prompt: they end as the last ones do."""
-        call = operation.node
-        parts = call.args[0] if isinstance(call, ast.Call) and call.args else None
-        dim = operation.named.get("dim", operation.positional[0] if operation.positional else None)
-        if dim is None or ast.unparse(dim) not in ("1", "-1") or not isinstance(parts, (ast.List, ast.Tuple)):
-            return None
-        values: list[AlignedValue] = [self.value(part) for part in parts.elts]
-        return values[-1] if values and all(isinstance(value, TokenPositions) for value in values) else None
+def tokens_of(program: Program, node: Node, signature: Signature) -> AlignmentInterpretation | None:
+    """The interpretation of a body in tokens, and in what models give for them."""
+    role = program.role_class(node.role) if isinstance(node.op, RoleCall) else None
+    return interpreted_tokens(signature, role, node.method or "")
 
 
-def _tokens(source: TokenPositions | Logits) -> TokenPositions:
-    return source if isinstance(source, TokenPositions) else source.tokens
-
-
-def _laid_out(source: TokenPositions | Logits, layout: Literal["", "parts", "moved"]) -> TokenPositions | Logits:
-    tokens = replace(_tokens(source), layout=layout)
-    return tokens if isinstance(source, TokenPositions) else Logits(tokens)
-
-
-def _index_of_rows(operation: Operation[AlignedValue], source: TokenPositions | Logits) -> ast.expr:
-    """The index of a subscript, with a slice in the place of indices of rows that take all tokens of these."""
-    [index], [value] = operation.positional, operation.others
-    first = value[0] if isinstance(index, ast.Tuple) and isinstance(value, tuple) and value else value
-    return with_whole_rows(index) if first == Indices(1) and not _tokens(source).layout else index
-
-
-def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | Logits | None:
-    """Some tokens of all rows, or their logits; None if it is not certain where they end."""
-    tokens = _tokens(source)
-    if tokens.layout == "moved":
-        parts = index_parts(index)
-        keeps_ends = all(isinstance(part, (ast.Constant, ast.Slice)) and _is_open(part) for part in parts)
-        return source if keeps_ends else None
-    match index:
-        case ast.Slice():
-            return source
-        case ast.Tuple([ast.Constant(value=dots), *rest]) if dots is ...:
-            if all(isinstance(part, ast.Constant) and part.value is None for part in rest):
-                return source
-            is_of_positions = len(rest) == (1 if isinstance(source, TokenPositions) else 2)
-            positions = rest[0] if is_of_positions else None
-        case ast.Tuple([ast.Slice(), positions, *_]):
-            pass
-        case _:
-            return None
-    match positions:
-        case ast.Slice(_, None, None):
-            return source
-        case ast.Slice(_, ast.UnaryOp(ast.USub(), ast.Constant(int() as count)), None):
-            cut = replace(tokens, end=tokens.end - count)
-            return cut if isinstance(source, TokenPositions) else Logits(cut)
-    return None
-
-
-def _is_open(part: ast.Constant | ast.Slice) -> bool:
-    """Whether a part of an index goes up to the end of its dim, or adds one."""
-    return part.upper is None and part.step is None if isinstance(part, ast.Slice) else part.value in (None, ...)
+def _of_responses(signature: Signature, body: AlignmentInterpretation) -> Iterator[tuple[str, Outputs]]:
+    """The columns of responses that a body returns, as what a model gives for prompts with responses."""
+    kind, taken = signature.returns, dict(columns_with_width(signature))
+    for name, spec in record_columns(kind) if isinstance(kind, RecordType) else ():
+        outputs = body.columns.get(name)
+        ids = taken.get(outputs.tokens.column) if isinstance(outputs, Outputs) else None
+        is_joined = ids is not None and ids.dims[1] != spec.dims[1] and {*spec.dims[1].atoms} < {*ids.dims[1].atoms}
+        if isinstance(outputs, Outputs) and outputs.cut == "response" and is_joined and VALUES.fullmatch(name):
+            yield name, outputs
