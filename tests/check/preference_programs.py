@@ -124,8 +124,11 @@ def codes(module: Any) -> tuple[str, ...]:
     return tuple(report.codes)
 
 
-def gained(module: Any, role: str = "Policy") -> float:
-    """By how much an update raises the margin of the preferred responses: of scores for a reward model."""
+def gained(module: Any, role: str = "Policy", preferred: float = 0.0) -> float:
+    """By how much an update raises the margin of the preferred responses: of scores for a reward model.
+
+    The margin of the reference is that of the policy, and ``preferred`` more.
+    """
     policy = getattr(module, role)()
     generator = torch.Generator().manual_seed(2)
     mask = torch.ones(4, 6, dtype=torch.bool)
@@ -145,8 +148,8 @@ def gained(module: Any, role: str = "Policy") -> float:
         rejected_ids=pairs.rejected_ids,
         chosen_mask=mask,
         rejected_mask=mask,
-        ref_chosen_logps=chosen,
-        ref_rejected_logps=rejected,
+        ref_chosen_logps=chosen + preferred / 2,
+        ref_rejected_logps=rejected - preferred / 2,
         margin=pairs.margin,
     )
     at = int(role == "RewardModel")

@@ -130,10 +130,11 @@ def sides_of_values(values: Iterable[PreferenceValue]) -> int | None:
 def of_model(words: frozenset[str], function: str, given: Sequence[PreferenceValue]) -> PreferenceValue:
     """The output of a model, or of a method that cannot be read, for a response; its name says of which kind."""
     side, names = sides_of_values(given), words.union(words_of(function))
+    names = names.union(*(value.words for value in given if isinstance(value, Model)))
     if not side or names & (UNLIKE_SCORES | OTHER_WORDS) or any(isinstance(value, Slope) for value in given):
         return None
     if names & REFERENCE_WORDS:
-        return Number(is_base=True)
+        return slopes.base_of(side)
     if NEGATED_WORDS & {*words_of(function)}:
         return None
     if LOG_PROB.fullmatch(function):
@@ -297,9 +298,9 @@ def _of_number(function: str, source: Number, values: Sequence[PreferenceValue])
         return replace(source, value=None)
     if any(isinstance(value, (Slope, ResponseOutput, Halves)) or value is None for value in values):
         return None
-    if function in POSITIVE or (function in ("clamp", "clamp_min", "clip", "maximum") and source.sign > 0):
-        return COUNT
-    return Number()
+    are_of_base = any(value.bases != (0, 0) for value in values if isinstance(value, Number))
+    is_positive = function in POSITIVE or (function in ("clamp", "clamp_min", "clip", "maximum") and source.sign > 0)
+    return Number(int(is_positive), bases=slopes.UNKNOWN_BASES if are_of_base else (0, 0))
 
 
 def _of_output(

@@ -120,9 +120,9 @@ class PreferenceInterpretation(MinimizedLosses[PreferenceValue]):
         """A value without its gradient: numbers that no score changes."""
         match value:
             case Slope(bound=bound):
-                return Number(bound, is_base=True)
+                return Number(bound, is_base=True, bases=slopes.UNKNOWN_BASES)
             case ResponseOutput():
-                return Number(is_base=True)
+                return slopes.base_of(0)
             case Halves(first, second):
                 return Halves(self.detached(first), self.detached(second))
             case PairScores():
@@ -156,8 +156,9 @@ class PreferenceInterpretation(MinimizedLosses[PreferenceValue]):
             return COUNT
         if is_float_column(spec):
             last = (name or root).removesuffix("_w").removesuffix("_l")
-            is_reference = not REFERENCE_WORDS.isdisjoint(words_of(path)) or LOG_PROB.fullmatch(last)
-            return Number(is_base=bool(is_reference))
+            if not REFERENCE_WORDS.isdisjoint(words_of(path)):
+                return slopes.base_of(self.sides.get(name or root, 0))
+            return slopes.base_of(0) if LOG_PROB.fullmatch(last) else Number()
         if self.desirable:
             return Halves(Given(1), Given(-1))  # as if the rows with good responses were the first ones
         return owner if isinstance(owner, Given) and owner.side else Given(self.sides.get(name or root, 0))
@@ -188,6 +189,8 @@ class PreferenceInterpretation(MinimizedLosses[PreferenceValue]):
             case Halves(ResponseOutput() as first, ResponseOutput() as second):
                 return Halves(called_score(first, name), called_score(second, name))
             case Given() | None:
+                return source
+            case Number(is_base=True) if name == "logits":
                 return source
         return self.of_operation(Operation(name, node, source, is_method=True))
 

@@ -22,6 +22,12 @@ from hfdsl.check.bodies.known_values import computed
 from hfdsl.check.losses.terms import Dictionary, Several
 from hfdsl.graph.spans import NOWHERE, Span
 
+Bases: TypeAlias = tuple[int | None, int | None]
+"""The signs with which numbers rise with a reference's scores of the preferred and the rejected response."""
+
+UNKNOWN_BASES: Final[Bases] = (None, None)
+"""Numbers that may rise or fall with them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slope:
@@ -31,7 +37,8 @@ class Slope:
     sign of the constant in a linear function of scores, and ``bound`` that of all the numbers: 1 if none is negative. A
     term ``is_minor`` whose weight is the smoothing of labels. ``curve`` is 1 of a convex function of scores, such as
     one to be minimized, and -1 of a concave one. The function is at ``place``, and the first difference of both scores
-    at ``margin``.
+    at ``margin``. ``bases`` are how it rises with the scores that a reference has for either response, and at
+    ``added_base`` a function is taken of a margin to which that of the reference is added.
     """
 
     preferred: int | None = 0
@@ -40,6 +47,8 @@ class Slope:
     offset: int | None = field(default=0, compare=False)
     bound: int = field(default=0, compare=False)
     curve: int = field(default=0, compare=False)
+    bases: Bases = field(default=(0, 0), compare=False)
+    added_base: Span | None = field(default=None, compare=False)
     is_minor: bool = False
     place: Span = field(default=NOWHERE, compare=False)
     margin: Span = field(default=NOWHERE, compare=False)
@@ -56,9 +65,10 @@ class Slope:
     def times(self, sign: int) -> Slope:
         """These numbers times one of a sign, which 0 says nothing of."""
         if sign == 0:
-            unknown = [None if trend != 0 else 0 for trend in (self.preferred, self.rejected)]
+            preferred, rejected = scaled_bases((self.preferred, self.rejected), 0)
             pairs = frozenset({0}) if self.directions else frozenset[int]()
-            return replace(self, preferred=unknown[0], rejected=unknown[1], pairs=pairs, offset=None, bound=0, curve=0)
+            unknown = replace(self, preferred=preferred, rejected=rejected, pairs=pairs, offset=None, bound=0, curve=0)
+            return replace(unknown, bases=scaled_bases(self.bases, 0))
         return replace(
             self,
             preferred=_scaled(self.preferred, sign),
@@ -67,6 +77,7 @@ class Slope:
             offset=_scaled(self.offset, sign),
             bound=self.bound * sign,
             curve=self.curve * sign,
+            bases=scaled_bases(self.bases, sign),
         )
 
     def through(self, bound: int, curve: int, place: Span) -> Slope:
@@ -75,6 +86,8 @@ class Slope:
         curve = curve if is_linear or curve == self.curve else 0
         is_of_pair = bool(self.directions) and is_linear
         changed = replace(self, pairs=self.directions, offset=None, bound=bound, curve=curve)
+        if is_of_pair and (self.preferred, self.rejected) == self.bases:
+            changed = replace(changed, added_base=self.margin)
         return replace(changed, place=place) if is_of_pair else changed
 
     def hinged(self, place: Span) -> Slope:
@@ -94,13 +107,15 @@ class Number:
     """Numbers of a sign, 0 if unknown, that no score changes; a single one has a ``value`` if that is known.
 
     What ``is_base`` are scores of another policy, such as a reference, to which those of the policy are close at first.
-    A number ``is_small`` that is less than half, such as the smoothing of labels.
+    ``bases`` are how they rise with the scores that a reference has for either response. A number ``is_small`` that is
+    less than half, such as the smoothing of labels.
     """
 
     sign: int = 0
     value: float | None = field(default=None, compare=False)
     is_base: bool = False
     is_small: bool = False
+    bases: Bases = field(default=(0, 0), compare=False)
 
 
 class Given(NamedTuple):
@@ -160,6 +175,15 @@ def score_of(side: int, bound: int = 0) -> Slope:
     return Slope(preferred=1, bound=bound) if side > 0 else Slope(rejected=1, bound=bound)
 
 
+def base_of(side: int) -> Number:
+    """The score that a reference has for a response.
+
+    >>> base_of(-1).bases
+    (0, 1)
+    """
+    return Number(is_base=True, bases=(int(side > 0), int(side < 0)) if side else UNKNOWN_BASES)
+
+
 def either(left: PreferenceValue, right: PreferenceValue) -> PreferenceValue:
     """One of two values, if they rise and fall alike."""
     match left, right:
@@ -167,10 +191,11 @@ def either(left: PreferenceValue, right: PreferenceValue) -> PreferenceValue:
             offset = left.offset if left.offset == right.offset else None
             bound = left.bound if left.bound == right.bound else 0
             curve = left.curve if left.curve == right.curve else 0
-            return replace(left, offset=offset, bound=bound, curve=curve)
+            bases = left.bases if left.bases == right.bases else UNKNOWN_BASES
+            return replace(left, offset=offset, bound=bound, curve=curve, bases=bases)
         case Number(), Number():
-            is_same = left == right and left.value == right.value
-            return left if is_same else Number(left.sign * (left.sign == right.sign))
+            is_same = left == right and (left.value, left.bases) == (right.value, right.bases)
+            return left if is_same else Number(left.sign * (left.sign == right.sign), bases=UNKNOWN_BASES)
         case Several(values), Several(others) if len(values) == len(others):
             return Several(tuple(map(either, values, others)))
     return left if left == right else None
@@ -182,7 +207,8 @@ def opposite(value: PreferenceValue) -> PreferenceValue:
         case Slope():
             return value.times(-1)
         case Number(sign, known):
-            return replace(value, sign=-sign, value=None if known is None else -known)
+            bases = scaled_bases(value.bases, -1)
+            return replace(value, sign=-sign, value=None if known is None else -known, bases=bases)
     return None
 
 
@@ -191,18 +217,20 @@ def total(left: PreferenceValue, right: PreferenceValue, place: Span) -> Prefere
     match left, right:
         case Slope(), Slope():
             return _sum_of_slopes(left, right, place)
-        case (Slope() as slope, Number(is_base=True)) | (Number(is_base=True), Slope() as slope):
-            return replace(slope, bound=0)
-        case (Slope() as slope, Number(sign, value)) | (Number(sign, value), Slope() as slope):
+        case (Slope() as slope, Number(is_base=True) as base) | (Number(is_base=True) as base, Slope() as slope):
+            return replace(slope, bound=0, bases=_summed_bases(slope.bases, base.bases))
+        case (Slope() as slope, Number(sign, value) as added) | (Number(sign, value) as added, Slope() as slope):
             is_unknown = sign == 0 and value != 0
             bound = slope.bound if value == 0 or (sign and sign == slope.bound) else 0
-            return replace(slope, offset=None if is_unknown else _agreed(slope.offset, sign), bound=bound)
+            moved = replace(slope, offset=None if is_unknown else _agreed(slope.offset, sign), bound=bound)
+            return replace(moved, bases=_summed_bases(slope.bases, added.bases))
         case Number(), Number():
             if left.value is not None and right.value is not None:
                 return number(left.value + right.value)
             if {left.value, right.value} >= {1} and any(term.is_small and term.sign < 0 for term in (left, right)):
                 return COUNT
-            return Number(left.sign if left.sign == right.sign else 0, is_base=left.is_base and right.is_base)
+            bases = _summed_bases(left.bases, right.bases)
+            return Number(left.sign * (left.sign == right.sign), is_base=left.is_base and right.is_base, bases=bases)
     return None
 
 
@@ -213,11 +241,16 @@ def product(left: PreferenceValue, right: PreferenceValue) -> PreferenceValue:
             return number(0)
         case (Slope() as slope, Number(sign) as factor) | (Number(sign) as factor, Slope() as slope):
             scaled = slope.times(sign)
+            scaled = scaled if factor.bases == (0, 0) else replace(scaled, bases=UNKNOWN_BASES)
             return replace(scaled, is_minor=True) if factor.is_small else scaled
         case Number(), Number():
             if left.value is not None and right.value is not None:
                 return number(left.value * right.value)
-            return Number(left.sign * right.sign, is_base=left.is_base or right.is_base)
+            bases = UNKNOWN_BASES
+            for number_of_base, factor in ((left, right), (right, left)):
+                if factor.bases == (0, 0):
+                    bases = scaled_bases(number_of_base.bases, factor.sign)
+            return Number(left.sign * right.sign, is_base=left.is_base or right.is_base, bases=bases)
     return None
 
 
@@ -225,7 +258,8 @@ def quotient(left: PreferenceValue, divisor: Number) -> PreferenceValue:
     """A value over numbers."""
     if divisor.value == 0:
         return None
-    return product(left, Number(divisor.sign, None if divisor.value is None else 1 / divisor.value))
+    inverse = None if divisor.value is None else 1 / divisor.value
+    return product(left, Number(divisor.sign, inverse, bases=divisor.bases))
 
 
 def compared(function: str, left: PreferenceValue, right: PreferenceValue) -> Number:
@@ -245,6 +279,16 @@ def compared(function: str, left: PreferenceValue, right: PreferenceValue) -> Nu
 
 def _scaled(trend: int | None, sign: int) -> int | None:
     return None if trend is None else trend * sign
+
+
+def scaled_bases(bases: Bases, sign: int) -> Bases:
+    """The signs of trends times a number of a sign, which 0 says nothing of."""
+    preferred, rejected = (trend if trend == 0 else None if sign == 0 else _scaled(trend, sign) for trend in bases)
+    return preferred, rejected
+
+
+def _summed_bases(left: Bases, right: Bases) -> Bases:
+    return _agreed(left[0], right[0]), _agreed(left[1], right[1])
 
 
 def _agreed(left: int | None, right: int | None) -> int | None:
@@ -269,6 +313,8 @@ def _sum_of_slopes(left: Slope, right: Slope, place: Span) -> Slope:
         curve=first.curve if is_linear or left.pairs != right.pairs else left.curve * (left.curve == right.curve),
         place=first.place,
         margin=first.margin,
+        bases=_summed_bases(left.bases, right.bases),
+        added_base=left.added_base or right.added_base,
         is_minor=left.is_minor and right.is_minor,
     )
     is_margin = bool(summed.directions) and not left.directions and not right.directions

@@ -7,6 +7,11 @@ Four losses, of a record with ``chosen_ids`` and ``rejected_ids``, of which thre
     loss = F.logsigmoid(beta * (chosen - rejected)).mean()          HF368: without the minus
     loss = F.relu(1 + chosen - rejected).mean()                     HF368: grows with the preferred score
 
+and one that prefers what a reference prefers less::
+
+    margin = (chosen - rejected) + (ref_chosen - ref_rejected)
+    loss = -F.logsigmoid(beta * margin).mean()                      HF368: a reference's margin is subtracted
+
 ``losses/preferences.py`` says what rises with which score. Names alone say what is preferred; of single responses, as
 of KTO, a column of truth values with such a name says which are good. So the rule is silent where code speaks of
 anything that is reversed, and where another role learns from the same pairs, as an opponent may.
@@ -46,10 +51,11 @@ REVERSED: Final = re.compile(
 
 
 class SwappedPair(NamedTuple):
-    """A loss that grows with the margin: its slope, and its place."""
+    """A loss that grows with the margin: its slope, and its place; or one that adds a reference's margin to it."""
 
     loss: Slope
     place: Span
+    adds_base: bool = False
 
 
 def losses_prefer_the_preferred(context: Context) -> Iterator[Finding]:
@@ -104,7 +110,12 @@ def _swapped_pair(update: Minimizer, numbers: tuple[tuple[str, float], ...]) -> 
     losses = [(minimized.value, minimized.place) for minimized in body.minimized]
     slopes = [value for value, _ in losses if isinstance(value, Slope)]
     directions = frozenset[int]().union(*(slope.directions for slope in slopes))
-    if not slopes or len(slopes) < len(losses) or directions != {1}:
+    if not slopes or len(slopes) < len(losses):
+        return None
+    added = [(slope, slope.added_base) for slope in slopes if slope.added_base is not None]
+    for slope, place in added if directions == {-1} else ():
+        return SwappedPair(slope, place, adds_base=True)
+    if directions != {1}:
         return None
     loss, place = next((value, place) for value, place in losses if isinstance(value, Slope) and value.directions)
     if loss.preferred != 1 and loss.rejected != -1:
@@ -113,6 +124,8 @@ def _swapped_pair(update: Minimizer, numbers: tuple[tuple[str, float], ...]) -> 
 
 
 def _finding(context: Context, node: Node, pair: SwappedPair) -> Finding:
+    if pair.adds_base:
+        return _of_base(node, pair.place)
     signature = signature_of(node)
     label = "" if signature is None else desirable_of(signature)
     effect, what = "the margin of the preferred response over the rejected one", "the loss of a pair"
@@ -130,6 +143,17 @@ def _finding(context: Context, node: Node, pair: SwappedPair) -> Finding:
         advice = "subtract the score of the rejected response from that of the preferred one"
         advice = "exchange the losses of good responses and of the others" if label else advice
     return with_suggestions(context, finding, _edits(context.program, node, pair.loss), advice, most=1)
+
+
+def _of_base(node: Node, place: Span) -> Finding:
+    return Finding(
+        "HF368",
+        f"'{node.label}' adds the margin of its reference to that of the policy: it learns as if the reference "
+        "preferred the other response of each pair",
+        Label(place, "a sum of both margins"),
+        (Label(node.span, "called here"),),
+        notes=("subtract it: (chosen - rejected) - (ref_chosen - ref_rejected)",),
+    )
 
 
 def _edits(program: Program, node: Node, loss: Slope) -> Iterator[Suggestion]:
