@@ -87,6 +87,11 @@ WITH = {
     "the ends before": "ends = (tokens == eos_id).long()\nmask = F.pad(ends.cumsum(-1), (1, 0))[:, :-1] == 0",
     "shifted": "ends = tokens == eos_id\nbefore = ends.cumsum(-1)[:, :-1] == 0\n"
     "mask = torch.cat([torch.ones(len(tokens), 1, dtype=torch.bool), before], 1)",
+    "of states": "states = torch.cat([prompts.ids.tensor[:, -1:], tokens], 1)[:, :-1]\nmask = states.ne(eos_id)",
+    "of states, cut afterwards": "states = torch.cat([prompts.ids.tensor[:, -1:], tokens], 1)\n"
+    "mask = (states != eos_id)[:, :-1] & (tokens != 7)",
+    "of states, until one has ended": "states = torch.cat([prompts.ids.tensor[:, -1:], tokens], 1)\n"
+    "states = states[:, :-1].contiguous()\nmask = (states == eos_id).cumsum(1) == 0",
     "summed twice": "mask = self.ends_of(tokens).long().cumsum(-1).cumsum(-1) <= 1",
     "by positions": "ends = (tokens == eos_id).long()\n"
     "last = torch.where(ends.any(1), ends.argmax(1), tokens.shape[1])\n"

@@ -240,8 +240,9 @@ def test_values_before_tokens_are_not(tmp_path: Path, name: str) -> None:
     assert codes(module.step, module) == ()
 
 
-def test_other_numbers_may_know_their_token(tmp_path: Path) -> None:
-    module = program(tmp_path, LATE["all of the end"], column="surprise")
+@pytest.mark.parametrize("column", ["next_values", "token_rewards", "v_next"])
+def test_other_numbers_may_know_their_token(tmp_path: Path, column: str) -> None:
+    module = program(tmp_path, LATE["all of the end"], column=column)
     assert "HF359" not in codes(module.step, module)
 
 

@@ -28,7 +28,7 @@ from hfdsl.check.bodies.names import last_name
 from hfdsl.check.bodies.role_code import code_of
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.sources import Function, span_of
-from hfdsl.check.syntax_trees import nodes_of
+from hfdsl.check.syntax_trees import index_parts, nodes_of
 from hfdsl.graph.signatures import PortType
 from hfdsl.graph.spans import NOWHERE, Span, definition_span
 
@@ -59,10 +59,11 @@ class EndTokens:
     """Numbers of tokens by what they are at end tokens, and where that is decided.
 
     They are true ``at`` end tokens and perhaps behind them, count them ``upto`` each token, or are false or without a
-    label at each: ``without``.
+    label at each: ``without``. Tokens from ``before`` others, as ``ids[:, n - 1 : -1]``, say of each whether a response
+    has ended before it.
     """
 
-    kind: Literal["at", "upto", "without"]
+    kind: Literal["at", "upto", "without", "before"]
     place: Span = field(compare=False)
 
 
@@ -129,11 +130,18 @@ class EndInterpretation(FlowInterpretation[EndValue]):
     def value(self, node: ast.expr) -> EndValue:
         """The value of an expression: also a comparison with the token that ends a response."""
         match node:
-            case ast.Compare(_, [ast.Eq() | ast.NotEq() as operator], [other]) if self.is_end(other):
-                return EndTokens("at" if isinstance(operator, ast.Eq) else "without", span_of(self.file, node))
-            case ast.Call(ast.Attribute(_, "eq" | "ne" as function), [*_, other]) if self.is_end(other):
-                return EndTokens("at" if function == "eq" else "without", span_of(self.file, node))
+            case ast.Compare(tokens, [ast.Eq() | ast.NotEq() as operator], [other]) if self.is_end(other):
+                return self.compared(node, tokens, is_equal=isinstance(operator, ast.Eq))
+            case ast.Call(ast.Attribute(owner, "eq" | "ne" as function), [*tokens, other]) if self.is_end(other):
+                return self.compared(node, tokens[0] if tokens else owner, is_equal=function == "eq")
         return super().value(node)
+
+    def compared(self, node: ast.expr, tokens: ast.expr, *, is_equal: bool) -> EndValue:
+        """The comparison of tokens with the one that ends a response; nothing is known of those before others."""
+        value = self.value(tokens)
+        if isinstance(value, EndTokens) and value.kind == "before":
+            return None
+        return EndTokens("at" if is_equal else "without", span_of(self.file, node))
 
     def is_end(self, node: ast.expr) -> bool:
         """Whether an expression is the token that ends a response, by its name."""
@@ -151,6 +159,8 @@ class EndInterpretation(FlowInterpretation[EndValue]):
             return None
         if function in ("masked_fill", "where"):
             return self.ignored(operation)
+        if function == SUBSCRIPT and _leaves_out_last(operation.positional[0]):
+            return EndTokens("before", span_of(self.file, operation.node))
         if function in PRODUCTS:
             return next((value for value in (source, other) if value == WITHOUT), None)
         if not isinstance(source, EndTokens):
@@ -190,6 +200,12 @@ class EndInterpretation(FlowInterpretation[EndValue]):
 
 WITHOUT: Final = EndTokens("without", NOWHERE)
 """Numbers that leave out end tokens, wherever that is decided."""
+
+
+def _leaves_out_last(index: ast.expr) -> bool:
+    """Whether an index takes tokens, but not the last ones: ``[:, :-1]``."""
+    slices = [part for part in index_parts(index)[1:] if isinstance(part, ast.Slice)]
+    return any(isinstance(part.upper, ast.UnaryOp) for part in slices)
 
 
 def _written(operation: Operation[EndValue]) -> tuple[str, str]:

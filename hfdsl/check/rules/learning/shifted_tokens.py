@@ -32,8 +32,10 @@ from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.graph.spans import Span
 
-VALUES: Final = re.compile(r"(.*_)?(baselines?|critic|v|v_?preds?|vals?|values?)(_.*)?")
-"""The names of values; other numbers of tokens, such as their rewards, may be of what came after them."""
+VALUES: Final = re.compile(
+    r"(?!.*(after|bootstrap|later|next|nxt))(.*_)?(baselines?|critic|v|v_?preds?|vals?|values?)(_.*)?"
+)
+"""The names of values; other numbers of tokens, such as rewards and next values, may be of what came after them."""
 
 
 def log_probs_are_of_the_next_tokens(context: Context) -> Iterator[Finding]:
