@@ -18,6 +18,7 @@ it, are read by ``bodies/end_tokens.py``::
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from hfdsl.check.bodies.end_tokens import EndInterpretation, UnlearnedEnds, names_ends, padded_with_ends
 from hfdsl.check.bodies.kept_attributes import methods_of
@@ -79,10 +80,15 @@ def end_tokens_are_learned(context: Context) -> Iterator[Finding]:
 def _unlearned(program: Program, node: Node, signature: Signature) -> Sequence[UnlearnedEnds]:
     """The masks and labels in a method of a user's role that leave out end tokens."""
     role = program.role_class(node.role)
+    return () if signature.is_ready_made or not names_ends(role) else _unlearned_in(signature, role, node.method)
+
+
+@lru_cache(maxsize=256)
+def _unlearned_in(signature: Signature, role: type, method: str) -> Sequence[UnlearnedEnds]:
     methods = methods_of(role)
-    if signature.is_ready_made or node.method not in methods or not names_ends(role):
+    if method not in methods:
         return ()
-    body = EndInterpretation.of_method(signature, methods[node.method], methods, role)
+    body = EndInterpretation.of_method(signature, methods[method], methods, role)
     body.pads = padded_with_ends(role)
     return body.completed().unlearned
 
