@@ -50,6 +50,12 @@ UNPACKED = (
 )
 RIGHT = {
     "DPO of tuples": UNPACKED + "loss = -F.logsigmoid(self.beta * (chosen - rejected)).mean()",
+    "stacked above each other": BOTH + "both = torch.stack([chosen, rejected])\n"
+    "loss = -F.logsigmoid(self.beta * (both[0] - both[1])).mean()",
+    "stacked above each other, unbound": BOTH + "first, second = torch.stack((rejected, chosen), dim=0).unbind(0)\n"
+    "loss = F.softplus(self.beta * (first - second)).mean()",
+    "chances above each other": BOTH + "both = self.beta * torch.stack([rejected, chosen], 0)\n"
+    "loss = -both.log_softmax(0)[1].mean()",
     "DPO of a tuple in a name": "pair = chosen_ids, chosen_mask\nchosen = self.log_probs(*pair)\n"
     "pair = rejected_ids, rejected_mask\nloss = -F.logsigmoid(chosen - self.log_probs(*pair)).mean()",
     "DPO": BOTH + "loss = -F.logsigmoid(self.beta * margin).mean()",
@@ -140,6 +146,12 @@ RIGHT = {
     + "loss = F.binary_cross_entropy_with_logits(scores, labels)",
 }
 WRONG = {
+    "stacked above each other": BOTH + "both = torch.stack([rejected, chosen])\n"
+    "loss = -F.logsigmoid(self.beta * (both[0] - both[1])).mean()",
+    "stacked above each other, unbound": BOTH + "first, second = torch.stack((chosen, rejected), dim=0).unbind(0)\n"
+    "loss = F.softplus(self.beta * (first - second)).mean()",
+    "chances above each other": BOTH + "both = torch.stack([rejected, chosen], 0) * self.beta\n"
+    "loss = -both.log_softmax(dim=0)[0, :].mean()",
     "DPO of a tuple in a name": "pair = chosen_ids, chosen_mask\nchosen = self.log_probs(*pair)\n"
     "pair = rejected_ids, rejected_mask\nloss = -F.logsigmoid(self.log_probs(*pair) - chosen).mean()",
     "DPO of tuples": UNPACKED + "loss = -F.logsigmoid(self.beta * (rejected - chosen)).mean()",
@@ -293,6 +305,9 @@ def test_a_reward_model_that_prefers_the_preferred_response_is_not(tmp_path: Pat
 
 
 UNKNOWN = {
+    "chances of other rows": BOTH + "both = torch.stack([rejected, chosen])\nloss = -both.log_softmax(1)[0].mean()",
+    "columns of stacked rows": BOTH + "both = torch.stack([rejected, chosen])\n"
+    "loss = -F.logsigmoid(both[:, 0] - both[:, 1]).mean()",
     "a cap on the margin": BOTH + "loss = -chosen.mean() + torch.relu(chosen - rejected - 5.0).mean()",
     "a cap by clamp": BOTH + "loss = -chosen.mean() + (margin - pairs.margin.tensor).clamp(min=0).mean()",
     "both directions": BOTH + "loss = F.softplus(margin).mean() - 2.0 * F.logsigmoid(margin).mean()",

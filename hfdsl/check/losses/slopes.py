@@ -145,11 +145,15 @@ class Halves(NamedTuple):
 
 
 class PairScores(NamedTuple):
-    """Scores of two responses beside each other, or their chances of being the better one, or the logs of these."""
+    """Scores of two responses beside each other, or their chances of being the better one, or the logs of these.
+
+    They are along the last dim, or along the first one.
+    """
 
     first: Any
     second: Any
     form: Literal["scores", "chances", "logs"] = "scores"
+    along: Literal["last", "first"] = "last"
 
 
 PreferenceValue: TypeAlias = (
