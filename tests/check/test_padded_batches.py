@@ -105,6 +105,11 @@ UNMASKED = {
     "splits side by side": "for i, o, g, m in zip(ids.split(2), old.split(2), gain.split(2), mask.split(2)):\n"
     + WHITENED
     + "\n    self.take(i, o, g, m)",
+    "a list of splits": "for i, o, g, m in list(zip(ids.split(2), old.split(2), gain.split(2), mask.split(2))):\n"
+    + WHITENED
+    + "\n    self.take(i, o, g, m)",
+    "a list of splits by name": "parts = list(zip(ids.split(2), old.split(2), gain.split(2), mask.split(2)))\n"
+    "for n, (i, o, g, m) in enumerate(parts):\n" + WHITENED + "\n    self.take(i, o, g, m)",
     "chunks by number": "parts = gain.chunk(2)\nfor k in range(2):\n"
     "    rows = slice(2 * k, 2 * k + 2)\n    g = parts[k]\n" + WHITENED + TAKE,
     "a dictionary": "columns = {'gain': gain, 'mask': mask}\n"
@@ -132,6 +137,11 @@ ZEROED = {
     "a function": SPLIT + "    g = standardized(gain[rows] * mask[rows])" + TAKE,
 }
 RIGHT = {
+    "a list of splits by name": "parts = list(zip(ids.split(2), old.split(2), gain.split(2), mask.split(2)))\n"
+    "for i, o, g, m in parts:\n    g = whitened(g, m)\n    self.take(i, o, g, m)",
+    "another list by that name": "parts = list(zip(ids.split(2), old.split(2), gain.split(2), mask.split(2)))\n"
+    "parts = [(i, o, whitened(g, m) * m, m) for i, o, g, m in parts]\n"
+    "for i, o, g, m in parts:\n    self.take(i, o, g, m)",
     "a formula": SPLIT + "    g = whitened(gain[rows], mask[rows])" + TAKE,
     "less a mean by a formula": SPLIT + "    g = gain[rows] - masked_mean(gain[rows], mask[rows])" + TAKE,
     "sums over counts": SPLIT + "    g, m = gain[rows], mask[rows]\n" + SUMS + TAKE,

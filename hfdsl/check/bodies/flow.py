@@ -73,6 +73,7 @@ class FlowInterpretation(Interpretation[V]):
         self.records = {name: kind for name, kind in ports.items() if isinstance(kind, RecordType)}
         self.returned, self.followed = list[V | None](), list[str]()
         self.views = dict[str, str]()  # by name of a part or an element of a tensor the name of that
+        self.zipped: Mapping[str, Sequence[V | None]] = {}  # by name of a list of tuples the values that these have
         self.written = set[str]()  # names of tensors of which something has been changed in place
         self.literals: Mapping[str, Option] = {}  # parameters whose values a call says
         self.begin()
@@ -251,12 +252,16 @@ class FlowInterpretation(Interpretation[V]):
             case ast.Name(name), ast.Name(source) | ast.Subscript(ast.Name(source)) if name != source:
                 self.views[name] = source
         self.scope.assign(target, node)
+        match target, node:
+            case ast.Name(name), ast.Call(ast.Name("list" | "tuple"), [ast.Call(ast.Name("zip"), sources)]):
+                self.zipped = {**self.zipped, name: [self.of_element(self.value(source)) for source in sources]}
 
     def set(self, target: ast.expr, value: V | None) -> None:
         """Set the value of a name, which stands for nothing else from here on."""
         super().set(target, value)
         changed = assigned_names(ast.Expr(target))
         self.views = {name: source for name, source in self.views.items() if not changed & {name, source}}
+        self.zipped = without(self.zipped, changed)
         self.scope.unbind(changed)
 
     def take_from(self, target: ast.expr, iterated: ast.expr) -> None:
@@ -266,6 +271,13 @@ class FlowInterpretation(Interpretation[V]):
                 pairs = [*zip(targets, sources, strict=True)]
             case ast.Tuple([_, inner]), ast.Call(ast.Name("enumerate"), [source, *_]):
                 self.take_from(inner, source)
+                return
+            case ast.Tuple(), ast.Call(ast.Name("list" | "tuple"), [source]):
+                self.take_from(target, source)
+                return
+            case ast.Tuple(targets), ast.Name(listed) if len(targets) == len(self.zipped.get(listed, ())):
+                for part, value in zip(targets, self.zipped[listed], strict=True):
+                    self.set(part, value)
                 return
             case _:
                 pairs = [(target, iterated)]
