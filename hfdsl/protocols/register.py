@@ -350,7 +350,7 @@ def registration_of(fn: Callable[..., Any]) -> Registration | None:
 def registered_methods(cls: type) -> dict[str, Registration]:
     """The registered methods of a class by name, inherited ones too; an override counts as it declares itself."""
     members = dict[str, Any]()
-    for base in reversed(cls.__mro__):
+    for base in reversed(cls.__mro__[:-1]):  # object has half of all members, and registers none
         members |= vars(base)
     registrations = ((name, registration_of(member)) for name, member in members.items())
     registered = [(name, registration) for name, registration in registrations if registration is not None]

@@ -32,7 +32,7 @@ from hfdsl.check.bodies.objects import CalledFunction, KeptValue, KnownObject
 from hfdsl.check.bodies.role_code import ReadFunction
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.scopes import without
-from hfdsl.check.bodies.specialized import Option, literal_arguments, without_other_branches
+from hfdsl.check.bodies.specialized import Option, literal_arguments, specialized
 from hfdsl.check.bodies.syntax import assigned_names, callee, definition_of
 from hfdsl.check.sources import Function
 from hfdsl.graph.signatures import PortType, RecordType, Signature, is_of_hfdsl
@@ -259,7 +259,7 @@ class FlowInterpretation(Interpretation[V]):
     def set(self, target: ast.expr, value: V | None) -> None:
         """Set the value of a name, which stands for nothing else from here on."""
         super().set(target, value)
-        changed = assigned_names(ast.Expr(target))
+        changed = assigned_names(target)
         self.views = {name: source for name, source in self.views.items() if not changed & {name, source}}
         self.zipped = without(self.zipped, changed)
         self.scope.unbind(changed)
@@ -388,8 +388,7 @@ class FlowInterpretation(Interpretation[V]):
             outer = without(self.literals, self.assigned)
             inner.literals = literal_arguments(called.definition, call, arguments, outer)
             known = frozenset(name for name in arguments if inner.names.get(name) is not None)
-            literals = frozenset(inner.literals.items())
-            inner.definition = without_other_branches(called.definition, literals, known)
+            inner.definition = specialized(called.definition, {}, known, inner.literals)
             result = inner.completed().result()
         if called.is_closure:
             self.take_changes(inner)

@@ -210,7 +210,7 @@ class Interpretation(Generic[V]):
 
     def set(self, target: ast.expr, value: V | None) -> None:
         """Set the value of a name from here on; names in a tuple within a tuple, or after a star, are unknown."""
-        names = assigned_names(ast.Expr(target))
+        names = assigned_names(target)
         is_certain = isinstance(target, ast.Name) and names.isdisjoint(self.uncertain)
         self.names |= dict.fromkeys(names, value if is_certain else None)
 

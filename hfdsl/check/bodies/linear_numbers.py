@@ -124,7 +124,7 @@ class LinearNumbers:
 
     def set(self, target: ast.expr) -> None:
         """Set a name, which stands for itself from here on."""
-        self.forms |= {name: self.named(name) for name in assigned_names(ast.Expr(target))}
+        self.forms |= {name: self.named(name) for name in assigned_names(target)}
 
     def give(self, inner: LinearNumbers, arguments: Mapping[str, ast.expr]) -> None:
         """Give a function that is called its arguments."""

@@ -189,7 +189,7 @@ class RowInterpretation(Interpretation[BodyValue]):
     def set(self, target: ast.expr, value: BodyValue) -> None:
         """Set the value of a name; one that is uncertain may be mixed."""
         super().set(target, value)
-        for name in assigned_names(ast.Expr(target)) & self.uncertain if mixed_of(value) else ():
+        for name in assigned_names(target) & self.uncertain if mixed_of(value) else ():
             self.names[name] = Unfollowed(mixed_of(value))
 
     # -- expressions

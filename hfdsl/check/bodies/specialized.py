@@ -62,25 +62,44 @@ def specialized(
     >>> ast.unparse(specialized(definition, {}, values={"dim": 1}).body)
     'return x.sum(dim)'
     """
-    branches = any(isinstance(node, (ast.If, ast.IfExp)) for node in nodes_of(definition))
-    if not constants and not (branches and (given or values)):
+    tested = _tested_names(definition)
+    decisive = {name: value for name, value in (values or {}).items() if name in tested}
+    if not constants and not decisive and tested.isdisjoint(given):
         return definition
-    function, changed = deepcopy(definition), assigned_names(definition)
-    known = {name: ast.literal_eval(value) for name, value in constants.items()} | dict(values or {})
-    known = {name: value for name, value in known.items() if name not in changed}
-    function.body = _Known(constants, known, given - changed).statements(function.body) or [ast.Pass()]
-    return function
+    try:
+        return _specialized(definition, frozenset(constants.items()), frozenset(decisive.items()), tested & given)
+    except TypeError:  # a value has no hash
+        return _edited(definition, constants, decisive, tested & given)
+
+
+@lru_cache(maxsize=1024)
+def _tested_names(definition: Function) -> frozenset[str]:
+    """The names in the tests of a function's branches."""
+    tests = (node.test for node in nodes_of(definition) if isinstance(node, (ast.If, ast.IfExp)))
+    return frozenset(node.id for test in tests for node in nodes_of(test) if isinstance(node, ast.Name))
 
 
 @lru_cache(maxsize=1024)  # so that a function for alike calls is one tree, whose nodes are found once
-def without_other_branches(
-    definition: Function, literals: frozenset[tuple[str, Option]], given: frozenset[str]
+def _specialized(
+    definition: Function,
+    constants: frozenset[tuple[str, ast.expr]],
+    decisive: frozenset[tuple[str, object]],
+    given: frozenset[str],
 ) -> Function:
-    """A function without the branches that parameters decide against: those with literals, and those not ``None``."""
-    branches = (node.test for node in nodes_of(definition) if isinstance(node, (ast.If, ast.IfExp)))
-    tested = {name.id for test in branches for name in nodes_of(test) if isinstance(name, ast.Name)}
-    values = {name: value for name, value in literals if name in tested}
-    return specialized(definition, {}, given & tested, values) if values or given & tested else definition
+    return _edited(definition, dict(constants), dict(decisive), given)
+
+
+def _edited(
+    definition: Function,
+    constants: Mapping[str, ast.expr],
+    decisive: Mapping[str, object],
+    given: AbstractSet[str],
+) -> Function:
+    function, changed = deepcopy(definition), assigned_names(definition)
+    known = {name: ast.literal_eval(value) for name, value in constants.items()} | dict(decisive)
+    known = {name: value for name, value in known.items() if name not in changed}
+    function.body = _Known(constants, known, given - changed).statements(function.body) or [ast.Pass()]
+    return function
 
 
 def literal_arguments(

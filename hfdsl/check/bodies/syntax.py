@@ -68,8 +68,8 @@ def certain_expressions(statement: ast.AST) -> Iterator[ast.expr]:
 
 
 @functools.lru_cache(maxsize=4096)
-def assigned_names(code: ast.stmt) -> frozenset[str]:
-    """The names that a body or statement sets: parameters among them may have another value than the caller's."""
+def assigned_names(code: ast.stmt | ast.expr) -> frozenset[str]:
+    """The names that a body, statement or target sets: parameters among them may not have the caller's value."""
     stores = (node for node in nodes_of(code) if isinstance(node, ast.Name))
     return frozenset(name.id for name in stores if not isinstance(name.ctx, ast.Load))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from hfdsl.check.bodies.names import last_name
@@ -186,8 +187,7 @@ def _changed_entries(flow: Tabular[V], statement: ast.stmt) -> Mapping[str, V | 
 
 def _forget_after(flow: Tabular[V], statement: ast.stmt) -> None:
     """Forget the tables after a statement that changes a tensor in place, which may be an entry."""
-    simple = (ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Delete, ast.Expr)
-    if isinstance(statement, simple) and any(map(_changes_in_place, nodes_of(statement))):
+    if _changes_a_tensor(statement):
         for name in [name for name, value in flow.names.items() if flow.entries(value) is not None]:
             _replace(flow, name, None)
 
@@ -218,6 +218,13 @@ def _changed_name(statement: ast.stmt) -> str:
         case ast.Delete([ast.Subscript(ast.Name(name))]):
             return name
     return ""
+
+
+@lru_cache(maxsize=4096)
+def _changes_a_tensor(statement: ast.stmt) -> bool:
+    """Whether a simple statement changes a tensor in place."""
+    simple = (ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Delete, ast.Expr)
+    return isinstance(statement, simple) and any(map(_changes_in_place, nodes_of(statement)))
 
 
 def _changes_in_place(node: ast.AST) -> bool:

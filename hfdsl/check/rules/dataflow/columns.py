@@ -219,9 +219,14 @@ def _wrapper(node: ast.expr, parameter: str, kind: PortType) -> type[Wrapper] | 
     return None
 
 
-def _outside_of_try(node: ast.AST) -> Iterator[ast.AST]:
+@lru_cache(maxsize=256)
+def _outside_of_try(definition: Function) -> tuple[ast.AST, ...]:
     """The nodes of a body, but for those where an error is caught."""
+    return tuple(_nodes_outside_of_try(definition))
+
+
+def _nodes_outside_of_try(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.Try) and not (isinstance(child, ast.With) and "suppress" in ast.unparse(child)):
             yield child
-            yield from _outside_of_try(child)
+            yield from _nodes_outside_of_try(child)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import body_columns, training_calls, trains, updates_after
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import Program, signature_of
+from hfdsl.check.program import Program, derived_once, signature_of
 from hfdsl.check.rules.learning.critics import values_tokens
 from hfdsl.check.rules.learning.ratios import Makers, effects
 from hfdsl.check.sources import argument_span
@@ -92,6 +92,7 @@ def value_calls(program: Program) -> Iterator[Node]:
             yield node
 
 
+@derived_once
 def _reads_weights(program: Program, node: Node) -> bool:
     """Whether a call computes with the weights of its role: by what it declares, or because its role declares nothing.
 
