@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, fields, make_dataclass
+from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
 from hfdsl.errors import ConfigError
@@ -37,7 +38,8 @@ def narrowed(
     if any(kind not in _classes_in(ready, name) for name, kind in roles.items() if name in ready_roles):
         return None
     narrower = {name: kind for name, kind in roles.items() if hints(ready).get(name) is not kind}
-    return _subclass(ready, ready.__name__, narrower) if narrower else ready
+    base: Any = ready
+    return _subclass(base, base.__name__, tuple(narrower.items())) if narrower else ready
 
 
 def configuration_class(
@@ -45,20 +47,21 @@ def configuration_class(
 ) -> type[RunConfig]:
     """Derive the configuration of a dataflow that is not ready, or has other role classes than its own."""
     tables = roles if options is None else {"options": options, **roles}
-    kind = _subclass(RunConfig, "Configuration", tables)
+    kind = _subclass(RunConfig, "Configuration", tuple(tables.items()))
     if update_options is None:
         return kind
-    update_kind = _subclass(UpdateConfig, "UpdateConfig", {"options": update_options})
+    update_kind = _subclass(UpdateConfig, "UpdateConfig", (("options", update_options),))
     return make_dataclass(
         "Configuration", [("update", update_kind | None, field(default=None))], bases=(kind,), frozen=True, kw_only=True
     )
 
 
-def _subclass(base: type[Any], name: str, added: Mapping[str, type]) -> type[Any]:
+@lru_cache(maxsize=64)  # to make a dataclass takes longer than to read a table of it
+def _subclass(base: type[Any], name: str, added: tuple[tuple[str, type], ...]) -> type[Any]:
     """A subclass with more fields, each of a class; one is optional if all of its own fields are."""
     field_specs = [
         (name, kind, field() if any(map(required, fields(kind))) else field(default_factory=kind))
-        for name, kind in added.items()
+        for name, kind in added
     ]
     return make_dataclass(name, field_specs, bases=(base,), frozen=True, kw_only=True)
 
