@@ -34,9 +34,10 @@ def used() -> frozenset[str]:
     """The codes that stand as a string of their own in the package, outside of the table."""
     codes: set[str] = set()
     for file in (ROOT / "hfdsl").rglob("*.py"):
-        if file.name == "codes.py":
+        text = file.read_text("utf-8")
+        if file.name == "codes.py" or not CODE.search(text):
             continue
-        strings = (n.value for n in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(n, ast.Constant))
+        strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
         codes |= {text for text in strings if isinstance(text, str) and CODE.fullmatch(text)}
     return frozenset(codes)
 

@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,14 @@ NAMES = names(FIXTURES)
 ROOT = Path(__file__).parents[2]
 
 
+@cache
 def report(name: str) -> Report:
-    """The report of the failing program."""
+    """The report of the failing program, for all tests that only read it."""
+    return checked(name)
+
+
+def checked(name: str) -> Report:
+    """A new report of the failing program."""
     fixture: Any = importlib.import_module(f"tests.check.fixtures.{name}")
     report_of_fixture: Report = fixture.report()
     return report_of_fixture

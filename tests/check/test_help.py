@@ -15,8 +15,7 @@ from hfdsl.check.repair import suggestions
 from hfdsl.check.repair.suggestions import Suggestion, with_help
 from hfdsl.check.repair.trials import Trials
 from hfdsl.check.report import Report
-from tests.check.test_fixtures import NAMES
-from tests.check.test_fixtures import report as report_of
+from tests.check.test_fixtures import NAMES, checked
 from tests.corpus.table import programs
 
 ROOT = Path(hfdsl.__file__).parent
@@ -32,7 +31,7 @@ PASS_ON = {
 """Those that pass on findings: of several sizes, of an error, of another library's run without lines, and of another
 process."""
 
-REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: report_of(name)) for name in NAMES} | {
+REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: checked(name)) for name in NAMES} | {
     program.file.stem: program.experiment.check for program in programs()
 }
 
@@ -40,7 +39,8 @@ REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: report_of(n
 def gives_help(file: Path) -> Iterator[int]:
     """The lines of the calls that give a finding its help: by name, or as the sixth of its fields."""
     position = list(Finding.__dataclass_fields__).index("help")
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    text = file.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)) if "Finding(" in text or "help=" in text else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         named = any(keyword.arg in ("help", None) for keyword in node.keywords)
