@@ -152,12 +152,12 @@ def _later(draws: Draws) -> tuple[int, ...]:
 @contextmanager
 def seeded(call: Call) -> Iterator[None]:
     """Within this, the global random streams (random, numpy, torch on the CPU) are derived from the call."""
-    before = swap_streams(None)
+    before = stream_states()
     seed_streams(call)
     try:
         yield
     finally:
-        swap_streams(before)
+        restore_streams(before)
 
 
 def seed_streams(call: Call) -> None:
@@ -167,13 +167,15 @@ def seed_streams(call: Call) -> None:
         start(seed)
 
 
-def swap_streams(states: list[Any] | None) -> list[Any]:
-    """Return the states of the global streams; with ``states``, set the streams to these."""
-    streams = _global_streams()
-    before = [get() for get, _, _ in streams]
-    for (_, restore, _), state in zip(streams, states or (), strict=False):
+def stream_states() -> list[Any]:
+    """The states of the global random streams."""
+    return [get() for get, _, _ in _global_streams()]
+
+
+def restore_streams(states: list[Any]) -> None:
+    """Set the global random streams to these states; one whose library was loaded since then keeps its own."""
+    for (_, restore, _), state in zip(_global_streams(), states, strict=False):
         restore(state)
-    return before
 
 
 def _global_streams() -> list[tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]]:

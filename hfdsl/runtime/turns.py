@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
 from hfdsl.errors import HfError
-from hfdsl.protocols.call import swap_streams
+from hfdsl.protocols.call import restore_streams, stream_states
 from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
 
 INTERRUPTED = 5.0
@@ -109,9 +109,9 @@ class Turns:
     def wait(self, rank: int, ready: Callable[[], bool]) -> None:
         """Let the other ranks run until ``ready``."""
         self._enter_body(None)
-        state = swap_streams(None)
+        states = stream_states()
         self._until(rank, ready)
-        swap_streams(state)
+        restore_streams(states)
         self._enter_body(rank)
 
     def _enter_body(self, rank: int | None) -> None:

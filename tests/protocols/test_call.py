@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import WiringError
-from hfdsl.protocols.call import Call, current_call, in_call, running_call, seed_streams, seeded, swap_streams
+from hfdsl.protocols.call import (
+    Call,
+    current_call,
+    in_call,
+    restore_streams,
+    running_call,
+    seed_streams,
+    seeded,
+    stream_states,
+)
 
 HERE = Call(seed=7, step=3, node=2, rank=1, first_row=4, row_count=3, dataflow="step")
 OTHERS = (
@@ -142,37 +151,39 @@ def test_steps_have_streams_of_their_own_in_every_library() -> None:
 
 
 def test_a_call_leaves_the_global_streams_as_they_were() -> None:
-    before = swap_streams(None)
+    before = stream_states()
     expected = drawn()
-    swap_streams(before)
+    restore_streams(before)
     with seeded(HERE):
         drawn()
     assert drawn() == expected
-    swap_streams(before)
+    restore_streams(before)
     with pytest.raises(ZeroDivisionError), seeded(HERE):
         _ = drawn()[0] / 0
     assert drawn() == expected
-    given_back = swap_streams(before)
+    later = stream_states()
+    restore_streams(before)
     assert drawn() == expected
-    swap_streams(given_back)
+    restore_streams(later)
+    assert drawn() != expected
 
 
 def test_streams_of_a_process_of_its_own_are_seeded_alike() -> None:
-    before = swap_streams(None)
+    before = stream_states()
     try:
         seed_streams(HERE)
         alone = drawn()
     finally:
-        swap_streams(before)
+        restore_streams(before)
     with seeded(HERE):
         assert drawn() == alone
 
 
 @pytest.mark.parametrize("absent", ["numpy", "torch"])
 def test_streams_of_libraries_that_nobody_loaded_are_left_alone(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    everything = len(swap_streams(None))
+    everything = len(stream_states())
     monkeypatch.delitem(sys.modules, absent)
-    assert len(swap_streams(None)) == everything - 1
+    assert len(stream_states()) == everything - 1
     with seeded(HERE):
         assert absent not in sys.modules
 
