@@ -161,9 +161,14 @@ class Tail(torch.nn.Module):
 
 
 def program(
-    folder: Path, body: str, column: str = "values", dims: str = "B, R", prompt_mask: str = "prompt_mask"
+    folder: Path,
+    body: str,
+    column: str = "values",
+    dims: str = "B, R",
+    prompt_mask: str = "prompt_mask",
+    template: str = MODULE,
 ) -> Any:
-    text = MODULE.format(body=textwrap.indent(body, " " * 8), column=column, dims=dims, prompt_mask=prompt_mask)
+    text = template.format(body=textwrap.indent(body, " " * 8), column=column, dims=dims, prompt_mask=prompt_mask)
     return loaded(folder, text)
 
 
@@ -216,6 +221,24 @@ def test_a_model_without_the_mask_of_prompts_is_reported(tmp_path: Path, name: s
     assert codes(module.shown, module) == ()
     full = program(tmp_path, UNMASKED[name], prompt_mask="response_mask")
     assert codes(full.step, full) == ()
+
+
+@pytest.mark.parametrize("name", UNMASKED)
+def test_a_model_that_takes_no_mask_may_know_padding(tmp_path: Path, name: str) -> None:
+    own = MODULE.replace("attention_mask=mask", "mask")
+    module = program(tmp_path, UNMASKED[name], template=own)
+    assert codes(module.step, module) == ()
+    of_transformers = own.replace(
+        "self.model, self.head = model, head",
+        "self.model = transformers.AutoModelForCausalLM.from_pretrained(model).eval()\n        self.head = head",
+    )
+    module = program(tmp_path, UNMASKED[name], template=of_transformers)
+    assert codes(module.step, module) == ("HF355",)
+    configured = of_transformers.replace(
+        "AutoModelForCausalLM.from_pretrained(model)", "Own(AutoConfig.from_pretrained(model))"
+    )
+    module = program(tmp_path, UNMASKED[name], template=configured)
+    assert codes(module.step, module) == ()
 
 
 @pytest.mark.parametrize("name", MASKED)

@@ -295,6 +295,17 @@ def test_a_head_that_no_optimizer_has_is_reported(tmp_path: Path, optimizer: str
     assert module.step.check(dims={module.B: 2}).codes == ("HF784",)
 
 
+@pytest.mark.parametrize("line", ["w.grad = w.grad / 2", "if w.grad is not None: w.grad.div_(2)"])
+def test_a_head_whose_gradients_alone_are_used_is_reported(tmp_path: Path, line: str) -> None:
+    loop = f"for w in [*self.model.parameters(), *self.head.parameters()]: {line}\n        self.optimizer.step()"
+    if line.startswith("if"):
+        loop = loop.replace(": if", ":\n            if")
+    text = HEADS.format(optimizer=WITHOUT_HEAD[0]).replace("self.optimizer.step()", loop)
+    module = loaded(tmp_path, text)
+    assert not head_learns(module)
+    assert module.step.check(dims={module.B: 2}).codes == ("HF784",)
+
+
 @pytest.mark.parametrize("optimizer", WITH_HEAD)
 def test_a_head_that_an_optimizer_has_is_not(tmp_path: Path, optimizer: str) -> None:
     module = loaded(tmp_path, HEADS.format(optimizer=optimizer))
@@ -324,9 +335,14 @@ def test_a_head_that_is_random_on_purpose_is_meant(tmp_path: Path) -> None:
     assert module.step.check(dims={module.B: 2}).codes == ()
 
 
-def test_a_head_that_is_learned_by_hand_is_meant(tmp_path: Path) -> None:
-    by_hand = "self.optimizer.step()\n        for p in self.head.parameters(): p.data.sub_(0.1 * p.grad)"
-    text = HEADS.format(optimizer=WITHOUT_HEAD[0]).replace("self.optimizer.step()", by_hand)
+@pytest.mark.parametrize(
+    "line", ["p.data.sub_(0.1 * p.grad)", "torch.add(p.detach(), p.grad, alpha=-0.1, out=p.detach())"]
+)
+def test_a_head_that_is_learned_by_hand_is_meant(tmp_path: Path, line: str) -> None:
+    loop = f"for p in self.head.parameters(): {line}"
+    text = HEADS.format(optimizer=WITHOUT_HEAD[0]).replace(
+        "self.optimizer.step()", f"self.optimizer.step()\n        {loop}"
+    )
     module = loaded(tmp_path, text)
     assert head_learns(module)
     assert module.step.check(dims={module.B: 2}).codes == ()

@@ -153,7 +153,7 @@ class EndInterpretation(FlowInterpretation[EndValue]):
     def of_operation(self, operation: Operation[EndValue]) -> EndValue:
         """The result of an operation on end tokens, or on labels of which they choose some."""
         function, source = operation.function, operation.source
-        other = operation.others[0] if operation.others else None
+        other = operation.other
         if function in LOSSES:
             self.learn(other)
             return None

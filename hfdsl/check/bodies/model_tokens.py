@@ -26,6 +26,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
 from hfdsl.check.bodies.kept_attributes import methods_of
+from hfdsl.check.bodies.masked_models import masked_models
 from hfdsl.check.bodies.next_tokens import next_token_models
 from hfdsl.check.bodies.row_indices import Indices, called_indices, index_result, with_whole_rows
 from hfdsl.check.bodies.row_tensors import functions
@@ -73,7 +74,7 @@ class TokenPositions:
 
 @dataclass(frozen=True, slots=True)
 class ModelOutput:
-    """Something that a model gives for tokens; ``unmasked`` is the call, if it got nothing but these."""
+    """Something that a model gives for tokens; ``unmasked`` is the call, if it takes a mask and got only these."""
 
     tokens: TokenPositions
     unmasked: Span | None = field(default=None, compare=False)
@@ -130,9 +131,13 @@ class Misaligned(NamedTuple):
 
 
 class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
-    """The interpretation of a body in tokens and the logits after them; ``models`` are known to give such logits."""
+    """The interpretation of a body in tokens and the logits after them.
+
+    ``models`` are known to give such logits, and ``masked_models`` to take a mask.
+    """
 
     models: AbstractSet[str] = frozenset()
+    masked_models: AbstractSet[str] = frozenset()
 
     def begin(self) -> None:
         """Begin with nothing found."""
@@ -145,7 +150,8 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
     ) -> AlignmentInterpretation:
         """The interpretation of a function that the body calls, which collects into the same list."""
         inner = super().inner(body, definition, ports)
-        inner.misaligned, inner.unmasked, inner.models = self.misaligned, self.unmasked, self.models
+        inner.misaligned, inner.unmasked = self.misaligned, self.unmasked
+        inner.models, inner.masked_models = self.models, self.masked_models
         return inner
 
     def run(self, statement: ast.stmt) -> None:
@@ -203,7 +209,8 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         if result is not None:
             return result
         named = {keyword.arg: keyword.value for keyword in call.keywords}
-        place = None if len(call.args) > 1 or named.keys() - OPTIONS else span_of(self.file, call)
+        takes_mask = ast.unparse(call.func) in self.masked_models
+        place = None if not takes_mask or len(call.args) > 1 or named.keys() - OPTIONS else span_of(self.file, call)
         match call.func, named.get("input_ids", call.args[0] if call.args else None):
             case ((ast.Attribute(_, "Categorical") | ast.Name("Categorical")), first):
                 logits = named.get("logits", first)
@@ -412,7 +419,7 @@ def interpreted_tokens(signature: Signature, role: type | None, method: str) -> 
     if method not in methods:
         return None
     body = AlignmentInterpretation.of_method(signature, methods[method], methods)
-    body.models = next_token_models(role)
+    body.models, body.masked_models = next_token_models(role), masked_models(role)
     return body.completed()
 
 

@@ -96,15 +96,25 @@ def _called(function: ReadFunction) -> set[str]:
 
 
 def _is_only_called(function: ReadFunction, attribute: str) -> bool:
-    """Whether a function only sets, calls or initializes a module, or clips its gradients."""
+    """Whether a function only sets, calls or initializes a module, or changes its gradients."""
     nodes = [*nodes_of(function.definition)]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    harmless = {inner for call in calls if _initializes_or_clips(function, call) for inner in nodes_of(call)}
+    loops = [node.iter for node in nodes if isinstance(node, ast.For) and _changes_gradients(node)]
+    changes = [*loops, *(call for call in calls if _initializes_or_clips(function, call))]
+    harmless = {inner for change in changes for inner in nodes_of(change)}
     known = {call.func for call in calls}
     known |= {node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr not in PARTS}
     known |= {node.value for node in nodes if isinstance(node, ast.Attribute) and node in harmless}
     uses = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == attribute and variable(node)]
     return all(use in known or isinstance(use.ctx, ast.Store) for use in uses)
+
+
+def _changes_gradients(loop: ast.For) -> bool:
+    """Whether a loop over parameters uses only their gradients, as one that takes the mean over ranks."""
+    inner = [node for statement in loop.body for node in nodes_of(statement)]
+    gradients = {node.value for node in inner if isinstance(node, ast.Attribute) and node.attr == "grad"}
+    uses = [node for node in inner if isinstance(node, ast.Name) and ast.unparse(node) == ast.unparse(loop.target)]
+    return isinstance(loop.target, ast.Name) and bool(uses) and all(use in gradients for use in uses)
 
 
 def _initializes_or_clips(function: ReadFunction, call: ast.Call) -> bool:

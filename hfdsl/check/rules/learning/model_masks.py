@@ -8,8 +8,9 @@ A worked example, of prompts that are padded to one length, each before its resp
     score = self.head(hidden)[:, -1, 0]                                      HF355: after padding, in shorter responses
 
 A causal model does not see what comes after a token, so padding behind a response changes nothing: the rule reports a
-call without a mask only if the program has a mask of prompts, and if the call takes tokens of prompts and responses
-from a record with their mask. A body has not moved these tokens if it takes the numbers of the response from their end.
+call without a mask only if the program has a mask of prompts, if the call takes tokens of prompts and responses from a
+record with their mask, and if its model takes a mask (``bodies/masked_models.py``). A body has not moved these tokens
+if it takes the numbers of the response from their end.
 """
 
 from __future__ import annotations
