@@ -19,23 +19,39 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from hfdsl.check.bodies.flow import FlowInterpretation
 from hfdsl.check.bodies.interpretation import OPERATORS, SUBSCRIPT, Operation
 from hfdsl.check.bodies.kept_attributes import methods_of
 from hfdsl.check.bodies.masked_models import masked_models
 from hfdsl.check.bodies.next_tokens import next_token_models
-from hfdsl.check.bodies.row_indices import Indices, called_indices, index_result, with_whole_rows
+from hfdsl.check.bodies.row_indices import Indices, called_indices, index_result
 from hfdsl.check.bodies.row_tensors import functions
 from hfdsl.check.bodies.syntax import definition_of
+from hfdsl.check.bodies.token_positions import (
+    AlignedValue,
+    Logits,
+    ModelOutput,
+    Outputs,
+    TokenPositions,
+    begins_at_response,
+    cut_outputs,
+    cut_tokens,
+    index_of_rows,
+    keeps_tokens,
+    laid_out,
+    part_of_output,
+    positions_of,
+    takes_one,
+)
 from hfdsl.check.sources import Function, span_of
 from hfdsl.check.syntax_trees import index_parts
 from hfdsl.graph.samples import is_token_column
 from hfdsl.graph.signatures import PortType, Signature
-from hfdsl.graph.spans import NOWHERE, Span, definition_span
+from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.columns import ColumnSpec
 
 SAME: Final = functions(
@@ -56,64 +72,6 @@ PICKS: Final = functions("cross_entropy gather log_prob nll_loss take_along_dim"
 
 OPTIONS: Final = functions("input_ids output_hidden_states return_dict use_cache")
 """Arguments of a model that say nothing of padding."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPositions:
-    """Tokens of a column, or the logits after each of them; the last ``-end`` are cut off.
-
-    ``layout`` says whether they are in a list of parts with several rows each, or ``moved``: their positions are then
-    in a dim that is not known.
-    """
-
-    column: str
-    end: int = 0
-    is_filled: bool = False
-    layout: Literal["", "parts", "moved"] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOutput:
-    """Something that a model gives for tokens; ``unmasked`` is the call, if it takes a mask and got only these."""
-
-    tokens: TokenPositions
-    unmasked: Span | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Logits:
-    """Logits, or numbers made of them, after each of these tokens."""
-
-    tokens: TokenPositions
-    unmasked: Span | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Hidden states of a model after each of these tokens, or what a head makes of them; of all layers ``of_layers``.
-
-    They may be ``cut`` to those of the response, or to the last column.
-    """
-
-    tokens: TokenPositions
-    cut: Literal["", "response", "last"] = ""
-    of_layers: bool = False
-    place: Span = field(default=NOWHERE, compare=False)
-    unmasked: Span | None = field(default=None, compare=False)
-
-
-AlignedValue: TypeAlias = (
-    TokenPositions
-    | ModelOutput
-    | Logits
-    | Outputs
-    | Indices
-    | Literal["number"]
-    | tuple[Any, ...]
-    | dict[str, Any]
-    | None
-)
-"""The abstract value of an expression; None if unknown, a tuple for several, and a dictionary for one."""
 
 
 class Unmasked(NamedTuple):
@@ -183,7 +141,7 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
             return value.element()
         if not isinstance(value, (TokenPositions, Logits)):
             return value
-        return _laid_out(value, "" if _tokens(value).layout == "parts" else "moved")
+        return laid_out(value, "" if positions_of(value).layout == "parts" else "moved")
 
     def set_part(self, value: AlignedValue, part: AlignedValue) -> AlignedValue:
         """Tokens after some have been set: to one number, they are filled, and the others stay where they are."""
@@ -231,8 +189,8 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         if (indices := index_result(operation)) is not None:
             return indices
         if function == "logits" or isinstance(source, ModelOutput):
-            return _part_of_output(function, source)
-        if isinstance(source, Outputs) or (isinstance(source, Logits) and _takes_one(operation)):
+            return part_of_output(function, source)
+        if isinstance(source, Outputs) or (isinstance(source, Logits) and takes_one(operation)):
             return self.of_outputs(operation, source)
         if function in PICKS and isinstance(source, Logits):
             self.pick(operation, source)
@@ -243,19 +201,19 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
             return replace(source, is_filled=True)
         if function == SUBSCRIPT and isinstance(source, (TokenPositions, Logits)):
             self.note_response(source, operation.positional[0])
-            return _cut(source, _index_of_rows(operation, source))
+            return cut_tokens(source, index_of_rows(operation, source))
         if function == "index_select" and isinstance(source, (TokenPositions, Logits)):
             is_of_rows = [ast.unparse(dim) for dim in operation.positional[:1]] == ["0"]
-            return source if is_of_rows and not _tokens(source).layout else None
+            return source if is_of_rows and not positions_of(source).layout else None
         if not isinstance(source, (TokenPositions, Logits)):
             return None
-        is_moved = _tokens(source).layout == "moved" or function in MOVES
+        is_moved = positions_of(source).layout == "moved" or function in MOVES
         if function in ("chunk", "split") and len(operation.others) == 1:
-            return _laid_out(source, "moved" if is_moved else "parts")  # along the rows
+            return laid_out(source, "moved" if is_moved else "parts")  # along the rows
         is_scaled = isinstance(source, Logits) and function in OPERATORS.values()
         if function not in SAME and not is_scaled:
             return None
-        return _laid_out(source, "moved") if is_moved else source
+        return laid_out(source, "moved") if is_moved else source
 
     def of_outputs(self, operation: Operation[AlignedValue], source: Outputs | Logits) -> AlignedValue:
         """The result of an operation on numbers after each token: as many, or those of some columns."""
@@ -263,20 +221,20 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
             source = Outputs(source.tokens, unmasked=source.unmasked)
         function = operation.function
         if function != SUBSCRIPT:
-            is_same = function in SAME - MOVES or function in OPERATORS.values() or _takes_one(operation)
+            is_same = function in SAME - MOVES or function in OPERATORS.values() or takes_one(operation)
             return source if is_same and not source.of_layers else None
         [index] = operation.positional
         if source.of_layers:
             return replace(source, of_layers=False) if isinstance(index, (ast.Constant, ast.UnaryOp)) else None
         if source.cut:
-            return source if _takes_one(operation) or _keeps_tokens(index) else None
+            return source if takes_one(operation) or keeps_tokens(index) else None
         self.note_response(source, index)
-        return _cut_outputs(source, index, span_of(self.file, operation.node))
+        return cut_outputs(source, index, span_of(self.file, operation.node))
 
     def note_response(self, source: TokenPositions | Logits | Outputs, index: ast.expr) -> None:
         """Collect a call of a model without a mask, if a body takes its numbers for a response behind a prompt."""
         parts = index_parts(index)
-        is_of_response = len(parts) > 1 and isinstance(parts[1], ast.Slice) and _begins_at_response(parts[1].lower)
+        is_of_response = len(parts) > 1 and isinstance(parts[1], ast.Slice) and begins_at_response(parts[1].lower)
         if not isinstance(source, TokenPositions) and source.unmasked is not None and is_of_response:
             self.unmasked.append(Unmasked(source.unmasked, source.tokens.column))
 
@@ -301,109 +259,6 @@ class AlignmentInterpretation(FlowInterpretation[AlignedValue]):
         return values[-1] if values and all(isinstance(value, TokenPositions) for value in values) else None
 
 
-def _part_of_output(function: str, source: AlignedValue) -> AlignedValue:
-    """The logits, or the hidden states, that a model gives."""
-    match function, source:
-        case "logits", Logits() | ModelOutput():
-            return Logits(source.tokens, source.unmasked)
-        case "hidden_states" | "last_hidden_state", ModelOutput():
-            return Outputs(source.tokens, of_layers=function == "hidden_states", unmasked=source.unmasked)
-    return None
-
-
-def _tokens(source: TokenPositions | Logits) -> TokenPositions:
-    return source if isinstance(source, TokenPositions) else source.tokens
-
-
-def _laid_out(source: TokenPositions | Logits, layout: Literal["", "parts", "moved"]) -> TokenPositions | Logits:
-    tokens = replace(_tokens(source), layout=layout)
-    return tokens if isinstance(source, TokenPositions) else replace(source, tokens=tokens)
-
-
-def _index_of_rows(operation: Operation[AlignedValue], source: TokenPositions | Logits) -> ast.expr:
-    """The index of a subscript, with a slice in the place of indices of rows that take all tokens of these."""
-    [index], [value] = operation.positional, operation.others
-    first = value[0] if isinstance(index, ast.Tuple) and isinstance(value, tuple) and value else value
-    return with_whole_rows(index) if first == Indices(1) and not _tokens(source).layout else index
-
-
-def _cut(source: TokenPositions | Logits, index: ast.expr) -> TokenPositions | Logits | None:
-    """Some tokens of all rows, or their logits; None if it is not certain where they end."""
-    tokens = _tokens(source)
-    if tokens.layout == "moved":
-        parts = index_parts(index)
-        keeps_ends = all(isinstance(part, (ast.Constant, ast.Slice)) and _is_open(part) for part in parts)
-        return source if keeps_ends else None
-    match index:
-        case ast.Slice():
-            return source
-        case ast.Tuple([ast.Constant(value=dots), *rest]) if dots is ...:
-            if all(isinstance(part, ast.Constant) and part.value is None for part in rest):
-                return source
-            is_of_positions = len(rest) == (1 if isinstance(source, TokenPositions) else 2)
-            positions = rest[0] if is_of_positions else None
-        case ast.Tuple([ast.Slice(), positions, *_]):
-            pass
-        case _:
-            return None
-    match positions:
-        case ast.Slice(_, None, None):
-            return source
-        case ast.Slice(_, ast.UnaryOp(ast.USub(), ast.Constant(int() as count)), None):
-            cut = replace(tokens, end=tokens.end - count)
-            return cut if isinstance(source, TokenPositions) else replace(source, tokens=cut)
-    return None
-
-
-def _takes_one(operation: Operation[AlignedValue]) -> bool:
-    """Whether an operation takes the only number of each token, or one of a few: ``x.squeeze(-1)``, ``x[..., 0]``."""
-    [argument] = operation.positional if len(operation.positional) == 1 else [None]
-    if argument is None:
-        return False
-    written = ast.unparse(argument).strip("()")
-    if operation.function == SUBSCRIPT:
-        return written in ("..., 0", ":, :, 0")
-    return operation.function == "squeeze" and written in ("-1", "2")
-
-
-def _keeps_tokens(index: ast.expr) -> bool:
-    """Whether an index takes rows, or adds a dim."""
-    return isinstance(index, (ast.Name, ast.Slice)) or ast.unparse(index).strip("()") in (":, None", ":, 0")
-
-
-def _begins_at_response(node: ast.expr | None) -> bool:
-    """Whether a slice begins a number of tokens before the end that is none of a literal: ``-n``, ``-n - 1``."""
-    match node:
-        case ast.BinOp(first, ast.Sub(), ast.Constant(1)):
-            return _begins_at_response(first)
-        case ast.UnaryOp(ast.USub(), operand):
-            return not isinstance(operand, ast.Constant)
-    return False
-
-
-def _cut_outputs(outputs: Outputs, index: ast.expr, place: Span) -> Outputs | None:
-    """Numbers after some tokens of all rows; None if it is not certain which."""
-    parts = index_parts(index)
-    if ast.unparse(index).strip("()") in ("..., 0", ":, :, 0") or isinstance(index, ast.Slice):
-        return outputs
-    if len(parts) not in (2, 3) or ast.unparse(parts[0]) != ":" or outputs.tokens.layout:
-        return None
-    tokens, positions = outputs.tokens, parts[1]
-    if ast.unparse(positions) == "-1":
-        return replace(outputs, cut="last", place=place)
-    match positions:
-        case ast.Slice(lower, None, None):
-            pass
-        case ast.Slice(lower, ast.UnaryOp(ast.USub(), ast.Constant(int() as count)), None):
-            tokens = replace(tokens, end=tokens.end - count)
-        case _:
-            return None
-    is_of_response = _begins_at_response(lower)
-    if lower is not None and not is_of_response:
-        return None
-    return replace(outputs, tokens=tokens, cut="response" if is_of_response else "", place=place)
-
-
 # -- bodies
 
 
@@ -421,8 +276,3 @@ def interpreted_tokens(signature: Signature, role: type | None, method: str) -> 
     body = AlignmentInterpretation.of_method(signature, methods[method], methods)
     body.models, body.masked_models = next_token_models(role), masked_models(role)
     return body.completed()
-
-
-def _is_open(part: ast.Constant | ast.Slice) -> bool:
-    """Whether a part of an index goes up to the end of its dim, or adds one."""
-    return part.upper is None and part.step is None if isinstance(part, ast.Slice) else part.value in (None, ...)

@@ -37,12 +37,12 @@ class TokenTensor:
     mask: bool = False
     zeroed: bool = False
     column: str = ""
-    buffer: bool = field(default=False, compare=False)
+    buffer: bool = field(default=False, compare=False, repr=False)
 
     def filled(self, index: ast.expr, indices: TokenValue) -> TokenTensor:
         """This tensor after some of it has been set: a buffer step by step, or by a mask, has a number of each token.
 
-        What it has at padding is a number of none.
+        Its numbers at padding are of no token.
         """
         parts = index_parts(index)
         is_step = [*map(ast.unparse, parts[:-1])] == [":"] and isinstance(parts[-1], (ast.BinOp, ast.Name))

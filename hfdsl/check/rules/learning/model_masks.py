@@ -19,8 +19,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from hfdsl.check.bodies.model_tokens import AlignmentInterpretation, Outputs
+from hfdsl.check.bodies.model_tokens import AlignmentInterpretation
 from hfdsl.check.bodies.padded_columns import MASKS, columns_with_width, is_mask, samples_full_responses
+from hfdsl.check.bodies.token_positions import Outputs
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label

@@ -21,8 +21,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from hfdsl.check.bodies.model_tokens import AlignmentInterpretation, Outputs, interpreted_tokens
+from hfdsl.check.bodies.model_tokens import AlignmentInterpretation, interpreted_tokens
 from hfdsl.check.bodies.padded_columns import columns_with_width, record_columns
+from hfdsl.check.bodies.token_positions import Outputs
 from hfdsl.check.context import Context
 from hfdsl.check.dependences import updates_after
 from hfdsl.check.findings import Finding, Label
