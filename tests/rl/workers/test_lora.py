@@ -349,6 +349,7 @@ SHARDED: dict[str, tuple[Any, dict[str, Any], w.BatchingConfig]] = {
 
 
 @pytest.mark.nightly  # launches on Ray; tests/rl/workers/test_sharding.py has one in every run
+@pytest.mark.timeout(900)  # each of several processes compiles all blocks
 @pytest.mark.parametrize("case", SHARDED)
 def test_shards_learn_as_whole_copies_do(case: str, ray_cluster: Any) -> None:
     """The base model's log-probs too, which ranks with unlike many micro-batches compute."""

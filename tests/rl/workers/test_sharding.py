@@ -50,6 +50,7 @@ def test_whole_copies_give_the_same_bits_on_ray(ray_cluster: Any) -> None:
 
 
 @pytest.mark.nightly_besides("padded")
+@pytest.mark.timeout(900)  # each of several processes compiles all blocks
 @pytest.mark.parametrize(
     ("packing", "compiled"),
     [(False, False), (True, False), (True, True)],  # compiled without packing: in ``test_lora``
