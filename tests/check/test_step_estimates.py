@@ -109,6 +109,7 @@ WRONG = {
     "values with the signs of each other at once": "deltas = v + r - gamma * next_values\n"
     + BACKWARDS
     + SUM.replace("delta", "deltas[:, t]"),
+    "both values subtracted": BACKWARDS + "    delta = r[:, t] - gamma * values[:, t + 1] - values[:, t]\n" + SUM,
     "decayed values by a name": "deltas = r + lam * gamma * next_values - v\n"
     + BACKWARDS
     + SUM.replace("delta", "deltas[:, t]"),

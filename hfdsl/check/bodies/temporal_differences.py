@@ -6,6 +6,7 @@ A worked example; only the first line is right::
     delta = r[:, t] + gamma * lam * v[:, t + 1] - v[:, t]       lam discounts sums of errors, and no value
     delta = r[:, t] + gamma * v[:, t] - v[:, t]                 one value twice, and none of the next step
     delta = r[:, t] - gamma * v[:, t + 1] + v[:, t]             both values with the sign of the other one
+    delta = r[:, t] - gamma * v[:, t + 1] - v[:, t]             the next value with the sign of the first
 
 A value one step later has another index of the same tensor, a name that says so, or a name for such an element.
 """
@@ -98,16 +99,14 @@ def _mistake(term: Term, terms: Sequence[Term], later: AbstractSet[str]) -> Mist
                 "the same value as the discounted one",
                 TARGET,
             )
-    for value in added if term.sign < 0 and discounts else ():
+    for value in added + subtracted if term.sign < 0 and discounts else ():
         rewards = [other for other in added if other is not value and not _is_cost(other)]
         if rewards and _is_later(term, [value], later) and _is_value(value):
-            return MistakenDifference(
-                value,
-                f"adds '{ast.unparse(value)}' to a reward, and subtracts the value one step later: an action is good "
-                "where values fall after it",
-                "its own value has a minus",
-                TARGET,
-            )
+            text, is_added = ast.unparse(value), value in added
+            start = f"adds '{text}' to a reward, and subtracts" if is_added else f"subtracts '{text}' and"
+            label = "its own value has a minus" if is_added else "the value one step later has a plus"
+            effect = f"{start} the value one step later: an action is good where values fall after it"
+            return MistakenDifference(value, effect, label, TARGET)
     return None
 
 
