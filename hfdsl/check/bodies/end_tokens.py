@@ -224,7 +224,7 @@ def padded_with_ends(role: type) -> frozenset[str]:
     A statement under a condition is none that certainly runs.
     """
     owners, others = set[str](), set[str]()
-    for function in (function for several in code_of(role).functions.values() for function in several):
+    for function in code_of(role).all_functions:
         certain = {*function.definition.body}
         for node in nodes_of(function.definition):
             match node:
@@ -238,5 +238,4 @@ def padded_with_ends(role: type) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def names_ends(role: type) -> bool:
     """Whether the code of a role names a token that ends responses."""
-    functions_of_role = (function for several in code_of(role).functions.values() for function in several)
-    return any(END.fullmatch(name) for function in functions_of_role for name in function.names)
+    return any(map(END.fullmatch, code_of(role).names))

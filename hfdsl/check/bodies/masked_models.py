@@ -29,8 +29,7 @@ OTHERS: Final = re.compile("config|processor|tokenizer", re.IGNORECASE)
 @lru_cache(maxsize=256)
 def masked_models(role: type) -> frozenset[str]:
     """The models that take a mask, as a role's code writes them."""
-    readable = (function for several in code_of(role).functions.values() for function in several)
-    return frozenset(model for function in readable for model in _masked_in(function))
+    return frozenset(model for function in code_of(role).all_functions for model in _masked_in(function))
 
 
 def _masked_in(function: ReadFunction) -> Iterator[str]:

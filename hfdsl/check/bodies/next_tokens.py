@@ -31,8 +31,7 @@ LAST: Final = frozenset({":, -1", ":, -1, :", "..., -1, :"})
 @lru_cache(maxsize=256)
 def next_token_models(role: type) -> frozenset[str]:
     """The models, as a role's code writes them, with which it chooses a token after the last one."""
-    readable = (function for several in code_of(role).functions.values() for function in several)
-    return frozenset(model for function in readable for model in _sampled_with(function))
+    return frozenset(model for function in code_of(role).all_functions for model in _sampled_with(function))
 
 
 def _sampled_with(function: ReadFunction) -> Iterator[str]:

@@ -76,7 +76,7 @@ def optimizer_parameters(function: ReadFunction) -> Iterator[str]:
 def made_by_torch(code: RoleCode, *, schedules: bool = False) -> Mapping[str, tuple[ReadFunction, ast.Call]]:
     """By name the optimizers of torch that code makes, or the schedules of their rates, with the calls that do."""
     constructors = dict[str, tuple[ReadFunction, ast.Call]]()
-    for function in chain.from_iterable(code.functions.values()):
+    for function in code.all_functions:
         for node in nodes_of(function.definition):
             match node:
                 case ast.Assign([target], ast.Call() as call) | ast.AnnAssign(target, _, ast.Call() as call):

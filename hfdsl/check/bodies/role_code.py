@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -89,6 +90,16 @@ class RoleCode:
     is_whole: bool
     """Whether all code was read."""
 
+    @property
+    def all_functions(self) -> list[ReadFunction]:
+        """The functions of all names."""
+        return [*chain.from_iterable(self.functions.values())]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names in all functions."""
+        return frozenset[str]().union(*(function.names for function in self.all_functions))
+
     def reached(self, *names: str) -> Iterator[ReadFunction]:
         """The functions with these names, and all that they mention; each once."""
         waiting, seen = [*names], set[str]()
@@ -113,7 +124,7 @@ def own_functions(code: RoleCode, role: type) -> list[ReadFunction]:
     members = [member for base in role.__mro__ for member in vars(base).values()]
     plain = (getattr(member, "__func__", getattr(member, "fget", member)) for member in members)
     methods = {function for function in plain if isinstance(function, FunctionType)}
-    return [function for several in code.functions.values() for function in several if function.body in methods]
+    return [function for function in code.all_functions if function.body in methods]
 
 
 @lru_cache(maxsize=256)

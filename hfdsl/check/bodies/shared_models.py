@@ -38,7 +38,7 @@ class SharedModel(NamedTuple):
 
 def shared_models(code: RoleCode, role: type) -> Iterator[SharedModel]:
     """The attributes that the constructors of a role set to what another one is."""
-    settings = Counter(chain.from_iterable(map(_set_attributes, chain.from_iterable(code.functions.values()))))
+    settings = Counter(chain.from_iterable(map(_set_attributes, code.all_functions)))
     set_once = {attribute for attribute, times in settings.items() if times == 1}
     for function in own_functions(code, role):
         if function.definition.name == "__init__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 
 from hfdsl.check.bodies.calls import NO_GRADIENT
@@ -57,17 +56,15 @@ class UnlearnedModule(NamedTuple):
 def unlearned_modules(code: RoleCode, role: type, method: str) -> Iterator[UnlearnedModule]:
     """The modules that a method computes with, and that no optimizer of the role has."""
     learned = learned_attributes(code)
-    everything = [*chain.from_iterable(code.functions.values())]
-    names = frozenset[str]().union(*(function.names for function in everything))
     unknown = PARTS.union(code.functions)  # those of all modules, if the role is one, or of a method
-    if not learned or not learned.isdisjoint(unknown) or not BY_HAND.isdisjoint(names):
+    if not learned or not learned.isdisjoint(unknown) or not BY_HAND.isdisjoint(code.names):
         return
     own = [function for function in own_functions(code, role) if function in [*code.reached(method, "__init__")]]
     reached = [function for function in own if function.definition.name != "__init__"]
     for function, attribute, place in _new_modules(own):
         computing = [other for other in reached if attribute in _called(other)]
         is_learned = bool(computing) and all(CONSTANT.isdisjoint(other.names) for other in computing)
-        is_kept = all(_is_only_called(other, attribute) for other in everything)
+        is_kept = all(_is_only_called(other, attribute) for other in code.all_functions)
         if is_learned and is_kept and attribute not in learned and not MEANT.fullmatch(attribute.lower()):
             yield UnlearnedModule(attribute, place, function)
 

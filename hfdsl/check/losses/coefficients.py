@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
-from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -56,7 +55,7 @@ def may_have_negative_coefficients(role: type, given: tuple[Sequence[Any], Mappi
         _sets_a_negative(function, known if function in own else {})
         or _names_a_negative(function)
         or _gives_a_negative(function)
-        for function in chain.from_iterable(code.functions.values())
+        for function in code.all_functions
     )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from itertools import chain
 
 from hfdsl.check.bodies.names import last_name, value_of
 from hfdsl.check.bodies.role_code import ReadFunction, RoleCode
@@ -43,7 +42,7 @@ def rates(function: ReadFunction) -> Iterator[ast.expr]:
 
 def has_negative_rate(code: RoleCode) -> bool:
     """Whether code may set a rate that is negative: with a minus, or by a number of the module that is."""
-    functions = [*chain.from_iterable(code.functions.values())]
+    functions = code.all_functions
     minus = {
         last_name(target)
         for function in functions

@@ -18,7 +18,6 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from hfdsl.check.bodies.interpretation import RowGroups
@@ -89,9 +88,7 @@ def minimizer(program: Program, node: Node) -> Minimizer | None:
     kinds = [value for _, value in objects if isinstance(value, type)]
     numbers, may_be_negative = tuple(static_numbers(node).items()), may_have_negative_coefficients(role, arguments)
     may_be_negative |= any(may_have_negative_coefficients(kind, None) for kind in kinds)
-    if may_be_negative and any(
-        True for function in chain.from_iterable(code_of(role).functions.values()) for _ in rates(function)
-    ):
+    if may_be_negative and any(True for function in code_of(role).all_functions for _ in rates(function)):
         return None  # the rate may be that number
     if any(_may_ascend(code_of(kind)) for kind in kinds):
         return None
@@ -157,7 +154,7 @@ def static_numbers(node: Node) -> dict[str, PolicyValue]:
 
 def _may_ascend(code: RoleCode) -> bool:
     """Whether code may turn the sign of gradients."""
-    return has_negative_rate(code) or any(map(_turns_gradients, chain.from_iterable(code.functions.values())))
+    return has_negative_rate(code) or any(map(_turns_gradients, code.all_functions))
 
 
 def _turns_gradients(function: ReadFunction) -> bool:

@@ -97,10 +97,9 @@ def critics_clip_around_old_values(context: Context) -> Iterator[Finding]:
         stored = {path: stored_column(program.graph, column.ref) for path, column in columns.items()}
         learned = [stored[path] for path in _targets(program, update) if path in stored]
         around_new = errors.around_new if errors is not None and own is not None else []
-        for place in around_new if update.span not in reported else ():
+        if around_new and update.span not in reported:
             reported.add(update.span)
-            yield _clips_around_new(update, place)
-            break
+            yield _clips_around_new(update, around_new[0])
         for center in errors.centers if errors is not None and own is not None else ():
             numbers = stored.get(center)
             is_advantage = isinstance(numbers, Ref) and any(map(ADVANTAGE.fullmatch, names.get(numbers, set())))

@@ -68,7 +68,7 @@ def students_become_like_teachers(context: Context) -> Iterator[Finding]:
 def _departure(update: Minimizer, numbers: tuple[tuple[str, float], ...]) -> Departure | None:
     """The loss of a method by which a student certainly grows apart from its teacher."""
     code, methods = code_of(update.role), methods_of(update.role)
-    names = {name.lower() for functions in code.functions.values() for function in functions for name in function.names}
+    names = {*map(str.lower, code.names)}
     columns = {port.name for port in update.signature.ports}
     if not any(TEACHER in name for name in names) or any(
         map(REVERSED.fullmatch, {*names, *columns, *methods, update.role.__name__.lower()})

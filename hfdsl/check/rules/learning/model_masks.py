@@ -80,12 +80,15 @@ def _mask_of_all(columns: Mapping[str, ColumnSpec], ids: ColumnSpec) -> str:
 
 def _has_padded_prompts(program: Program, ids: ColumnSpec) -> bool:
     """Whether a mask in a program is of the prompts in a column of prompts with responses."""
-    for _, signature in program.graph.bodies:
-        for path, spec in columns_with_width(signature):
-            is_part = {*spec.dims[1].atoms} < {*ids.dims[1].atoms}
-            if is_part and is_mask(spec) and not MASKS.fullmatch(path.rpartition(".")[2]):
-                return True
-    return False
+    names = (name for _, signature in program.graph.bodies for name in _masks_of_parts(signature, ids))
+    return any(MASKS.fullmatch(name) is None for name in names)
+
+
+def _masks_of_parts(signature: Signature, ids: ColumnSpec) -> Iterator[str]:
+    """The names of the masks that a body takes of a part of the tokens in a column: the prompt, or the response."""
+    for path, spec in columns_with_width(signature):
+        if is_mask(spec) and {*spec.dims[1].atoms} < {*ids.dims[1].atoms}:
+            yield path.rpartition(".")[2]
 
 
 def _after_padding(
@@ -98,11 +101,11 @@ def _after_padding(
     for name, outputs in body.columns.items():
         spec = fields.get(name)
         is_score = isinstance(spec, ColumnSpec) and is_float_column(spec) and len(spec.dims) == 1
-        ids = columns.get(outputs.tokens.column) if is_score and isinstance(outputs, Outputs) else None
-        if ids is None or not isinstance(outputs, Outputs) or outputs.cut != "last" or outputs.tokens.end:
+        if not is_score or not isinstance(outputs, Outputs) or outputs.cut != "last" or outputs.tokens.end:
             continue
-        mask = _mask_of_responses(columns, ids)
-        if mask and not any(samples_full_responses(sampler) for _, sampler in program.graph.bodies):
+        ids = columns.get(outputs.tokens.column)
+        has_mask = ids is not None and any(map(MASKS.fullmatch, _masks_of_parts(signature, ids)))
+        if has_mask and not any(samples_full_responses(sampler) for _, sampler in program.graph.bodies):
             yield Finding(
                 "HF355",
                 f"'{node.label}' returns for '{name}' what a model gives after the last column: in shorter responses, "
@@ -111,12 +114,3 @@ def _after_padding(
                 (Label(node.span, "called here"),),
                 notes=("take it after the last token: x.gather(1, mask.long().cumsum(1).argmax(1)[:, None])",),
             )
-
-
-def _mask_of_responses(columns: Mapping[str, ColumnSpec], ids: ColumnSpec) -> str:
-    """The path of the mask of responses whose tokens a column has behind prompts; empty without one."""
-    for path, spec in columns.items():
-        is_part = {*spec.dims[1].atoms} < {*ids.dims[1].atoms}
-        if is_part and is_mask(spec) and MASKS.fullmatch(path.rpartition(".")[2]):
-            return path
-    return ""

@@ -304,9 +304,8 @@ def _unlearned(module: UnlearnedModule) -> StepMistake:
 
 def _never_stepped(code: RoleCode) -> Iterator[tuple[ReadFunction, StepMistake]]:
     """A schedule that the code of a role makes, and never steps or hands on."""
-    functions = [function for several in code.functions.values() for function in several]
     for name, (function, constructor) in made_by_torch(code, schedules=True).items():
-        uses = [use for each in functions for use in _uses(each.definition, name)]
+        uses = [use for each in code.all_functions for use in _uses(each.definition, name)]
         if not set(uses) <= SCHEDULE_QUERIES or not _is_attribute(function, name):
             continue
         yield (

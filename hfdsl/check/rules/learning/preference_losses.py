@@ -91,8 +91,7 @@ def _pairs(program: Program, node: Node) -> set[Operand]:
 def _swapped_pair(update: Minimizer, numbers: tuple[tuple[str, float], ...]) -> SwappedPair | None:
     """The loss of a method by which the margin certainly shrinks, if all of its losses are known."""
     code, methods = code_of(update.role), methods_of(update.role)
-    names = {name for functions in code.functions.values() for function in functions for name in function.names}
-    if any(map(REVERSED.fullmatch, map(str.lower, {*names, *methods, update.role.__name__}))):
+    if any(map(REVERSED.fullmatch, map(str.lower, {*code.names, *methods, update.role.__name__}))):
         return None
     body = PreferenceInterpretation.of_method(
         update.signature, methods[update.method], methods, update.role, update.objects
@@ -113,8 +112,8 @@ def _swapped_pair(update: Minimizer, numbers: tuple[tuple[str, float], ...]) -> 
     if not slopes or len(slopes) < len(losses):
         return None
     added = [(slope, slope.added_base) for slope in slopes if slope.added_base is not None]
-    for slope, place in added if directions == {-1} else ():
-        return SwappedPair(slope, place, adds_base=True)
+    if added and directions == {-1}:
+        return SwappedPair(*added[0], adds_base=True)
     if directions != {1}:
         return None
     loss, place = next((value, place) for value, place in losses if isinstance(value, Slope) and value.directions)

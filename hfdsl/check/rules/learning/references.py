@@ -123,8 +123,7 @@ EXCHANGES = re.compile(r".*(adapter|copy_|ema|functional_call|load_state_dict|lo
 
 def _may_exchange_weights(code: RoleCode) -> bool:
     """Whether code may compute with other weights of a model, other than in its checkpoints."""
-    functions = (function for several in code.functions.values() for function in several)
-    names = (name for f in functions if f.definition.name not in ("load_state", "state") for name in f.names)
+    names = (name for f in code.all_functions if f.definition.name not in ("load_state", "state") for name in f.names)
     return any(map(EXCHANGES.fullmatch, names))
 
 

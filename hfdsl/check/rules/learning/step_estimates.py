@@ -102,8 +102,7 @@ def _edits(mistake: EstimateMistake) -> Iterator[Suggestion]:
 def _functions(program: Program, node: Node) -> Iterator[ReadFunction]:
     """The functions that a node runs."""
     if isinstance(node.op, FunctionCall):
-        code = code_of_function(node.op.signature.body)
-        yield from (function for several in code.functions.values() for function in several)
+        yield from code_of_function(node.op.signature.body).all_functions
     elif isinstance(node.op, RoleCall):
         role = program.role_class(node.role)
         yield from code_of(role).reached(node.method)
