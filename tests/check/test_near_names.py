@@ -179,7 +179,9 @@ def test_a_column_that_nothing_gives_has_no_near_name() -> None:
         return hf.merge(Both, near)
 
     [finding] = program.check().findings
-    assert (finding.code, finding.notes) == ("HF204", ("no value of the dataflow has it: call what computes it first",))
+    advice = "no value of the dataflow has it: call what computes it first"
+    rename = "or rename a column that 'Both' does not have: rewards"
+    assert (finding.code, finding.notes) == ("HF204", (f"{advice}, {rename}",))
 
 
 def test_a_port_called_keys_is_no_unpacked_record() -> None:

@@ -281,7 +281,10 @@ def _missing_column(context: Context, misuse: Misuse) -> str:
             "a reference computes it: take a role with the policy's first weights as a parameter, such as Reference of "
             "hfdsl.rl.workers, and call its log_probs on the responses"
         )
-    return "no value of the dataflow has it: call what computes it first"
+    advice = "no value of the dataflow has it: call what computes it first"
+    if misuse.candidates:
+        return f"{advice}, or rename a column that '{misuse.subject}' does not have: {', '.join(misuse.candidates)}"
+    return advice
 
 
 def _returned_by(context: Context, column: str) -> Iterator[tuple[str, RecordType]]:
